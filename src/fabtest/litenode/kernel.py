@@ -1,0 +1,125 @@
+"""Bringing the kernel of one namespace in line with an intent, and nothing more than differs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fabtest.litenode.intent import DEFAULT_MTU, SwitchIntent
+from fabtest.runtime.namespaces import write_sysctls
+from fabtest.runtime.netlink import Batch, LinkInfo, NetlinkSocket
+
+SWITCH_SYSCTLS: dict[str, int | str] = {
+    "net.ipv4.conf.all.forwarding": 1,
+    "net.ipv4.conf.default.forwarding": 1,
+    "net.ipv4.conf.all.rp_filter": 0,
+    "net.ipv4.conf.default.rp_filter": 0,
+    # A next hop whose link lost carrier is skipped at once, as an ASIC does, not when BGP has withdrawn it.
+    "net.ipv4.conf.all.ignore_routes_with_linkdown": 1,
+    "net.ipv4.conf.default.ignore_routes_with_linkdown": 1,
+    "net.ipv4.conf.all.send_redirects": 0,
+    "net.ipv4.conf.default.send_redirects": 0,
+    "net.ipv4.icmp_ratelimit": 0,
+    "net.ipv4.fib_multipath_use_neigh": 1,
+    "net.ipv6.conf.all.forwarding": 1,
+    "net.ipv6.conf.default.forwarding": 1,
+    "net.ipv6.conf.default.accept_dad": 0,
+    "net.ipv6.conf.all.keep_addr_on_down": 1,
+    "net.ipv6.conf.default.keep_addr_on_down": 1,
+    "net.ipv6.conf.all.ignore_routes_with_linkdown": 1,
+    "net.ipv6.conf.default.ignore_routes_with_linkdown": 1,
+}
+SEED_SYSCTL = "net.ipv4.fib_multipath_hash_seed"
+
+
+def managed(name: str) -> bool:
+    """Interfaces that CONFIG_DB owns."""
+    return name.startswith(("Ethernet", "Loopback", "Vlan"))
+
+
+def reconcile_links(intent: SwitchIntent, links: dict[str, LinkInfo], cut: Collection[str]) -> Batch:
+    """Ports up or down and their MTU, bridges of VLANs and loopbacks. Ports in ``cut`` are held down (a fault)."""
+    batch = Batch()
+    bridges = {*intent.loopbacks, *intent.vlans}
+    for name in bridges - links.keys():
+        batch.bridge(name, intent.mac, DEFAULT_MTU)
+    for name, link in links.items():
+        if name.startswith(("Loopback", "Vlan")) and name not in bridges:
+            batch.delete_link(link.index, name)
+    master_of = {member: vlan for vlan, members in intent.vlans.items() for member in members}
+    for name, link in links.items():
+        if not name.startswith("Ethernet"):
+            continue
+        port = intent.ports.get(name)
+        up = port is not None and port.admin_up and name not in cut
+        mtu = port.mtu if port else link.mtu
+        vlan = master_of.get(name)
+        wanted = links[vlan].index if vlan in links and vlan else 0
+        changes: dict[str, int | bool] = {}
+        if link.mtu != mtu:
+            changes["mtu"] = mtu
+        if link.master != wanted:
+            changes["master"] = wanted
+        if link.up != up:
+            changes["up"] = up
+        if changes:
+            batch.set_link(name, **changes)  # type: ignore[arg-type]
+    return batch
+
+
+def reconcile_addresses(intent: SwitchIntent, kernel: NetlinkSocket, links: dict[str, LinkInfo]) -> Batch:
+    """Addresses of managed interfaces: those asked for and no others (IPv6 link-local ones are the kernel's)."""
+    batch = Batch()
+    have: dict[int, set[object]] = {}
+    for info in kernel.addresses():
+        if not info.interface.is_link_local:
+            have.setdefault(info.index, set()).add(info.interface)
+    for name, link in links.items():
+        if not managed(name):
+            continue
+        wanted = intent.addresses.get(name, frozenset())
+        present = have.get(link.index, set())
+        for interface in sorted(present - wanted, key=str):
+            batch.address(link.index, interface, add=False)  # type: ignore[arg-type]
+        for interface in sorted(wanted - present, key=str):
+            batch.address(link.index, interface)
+    return batch
+
+
+def apply_intent(intent: SwitchIntent, kernel: NetlinkSocket, cut: Collection[str]) -> bool:
+    """Bring links and addresses in line; True if anything had to change.
+
+    Twice round, since a new bridge has no index until it exists and a port can join it only then.
+    """
+    changed = False
+    for _ in range(2):
+        batch = reconcile_links(intent, kernel.links(), cut)
+        if not batch:
+            break
+        kernel.run(batch)
+        changed = True
+    batch = reconcile_addresses(intent, kernel, kernel.links())
+    if batch:
+        kernel.run(batch)
+        changed = True
+    return changed
+
+
+def apply_hash(intent: SwitchIntent, seed: int | None) -> list[str]:
+    """Set the ECMP hash of the namespace the thread is in; returns warnings (a kernel without seeds)."""
+    values: dict[str, int | str] = {}
+    if intent.hash:
+        for family in ("ipv4", "ipv6"):
+            values[f"net.{family}.fib_multipath_hash_policy"] = intent.hash.policy
+            values[f"net.{family}.fib_multipath_hash_fields"] = intent.hash.fields
+    else:
+        for family in ("ipv4", "ipv6"):
+            values[f"net.{family}.fib_multipath_hash_policy"] = 0
+    if seed is not None:
+        values[SEED_SYSCTL] = seed
+    missing = write_sysctls(values)
+    if SEED_SYSCTL in missing:
+        return [
+            "this kernel has no per-namespace hash seed (Linux 6.11 added it): all switches hash alike, so tiers "
+            "polarise"
+        ]
+    return [f"this kernel does not know {name}" for name in missing if "ipv4" in name]

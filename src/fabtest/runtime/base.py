@@ -1,0 +1,134 @@
+"""The contracts between a lab and everything that uses one.
+
+Suites, traffic and reports know these names only. A node's network is reached by entering ``LiveNode.netns`` from
+outside, so raw sockets, captures and faults are the same code on every runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from fabtest.model import Fabric
+from fabtest.sonic.db import DbId
+
+
+class Capability(StrEnum):
+    """What a runtime can do; suites ask for these and skip with the reason where one is missing."""
+
+    CONFIG_DB = "config_db"
+    APPL_DB = "appl_db"
+    STATE_DB = "state_db"
+    COUNTERS = "counters"
+    LIVE_CONFIG = "live_config"
+    LLDP = "lldp"
+    HASH_SEED = "hash_seed"
+    ASIC_DB = "asic_db"
+    QOS_DATAPATH = "qos_datapath"
+
+
+class Fault(StrEnum):
+    """How a link can fail."""
+
+    CARRIER = "carrier"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command that ended: exit code and output."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabInfo:
+    """A lab on this machine, whatever its state: ``up``, ``building`` or ``broken``."""
+
+    name: str
+    state: str
+    topology: str
+    switches: int
+    servers: int
+    since: str
+    runtime: str
+
+
+#: Called with a stage's name when it begins, and how much of how many is done.
+Progress = Callable[[str, int, int], None]
+
+
+@runtime_checkable
+class LiveNode(Protocol):
+    """A node that runs."""
+
+    name: str
+    role: str
+
+    @property
+    def netns(self) -> Path:
+        """What ``namespaces.inside`` takes."""
+
+    def exec(self, argv: Sequence[str], timeout: float = 30.0) -> Completed:
+        """Run a command in the node. Raises ExecError if it cannot start or does not end in time."""
+
+    def db(self, db: DbId) -> Any:
+        """A redis.Redis client of one of a switch's databases."""
+
+    def vty(self, daemon: str, command: str) -> dict[str, Any]:
+        """The JSON answer of a routing daemon to a show command."""
+
+    def interface(self, port: str) -> str:
+        """The kernel interface behind a port."""
+
+
+class Lab(Protocol):
+    """A fabric that runs."""
+
+    name: str
+    fabric: Fabric
+    capabilities: frozenset[Capability]
+
+    def node(self, name: str) -> LiveNode:
+        """A node by name. Raises UsageError with the nearest name."""
+
+    def nodes(self) -> Iterator[LiveNode]:
+        """All of them, switches first."""
+
+    def fail_link(self, a: str, b: str, fault: Fault) -> list[str]:
+        """Break every link between two nodes (or ``a`` may be ``node:port``); returns the links broken."""
+
+    def repair_link(self, a: str, b: str) -> list[str]:
+        """Undo ``fail_link``."""
+
+    def stop_node(self, name: str) -> None:
+        """Power a node off: its links lose carrier, its daemons stop."""
+
+    def start_node(self, name: str) -> None:
+        """Power it on; it boots from its files."""
+
+    def faults(self) -> dict[str, str]:
+        """What was broken on purpose: link or node -> how."""
+
+
+class Runtime(Protocol):
+    """A way to run fabrics."""
+
+    name: str
+
+    def deploy(self, fabric: Fabric, source: str, name: str, progress: Progress) -> Lab:
+        """Bring a fabric up; on failure nothing is left behind."""
+
+    def attach(self, name: str) -> Lab:
+        """A lab that is up."""
+
+    def destroy(self, name: str) -> bool:
+        """Take a lab down, whole or half built; False if there was nothing."""
+
+    def list(self) -> list[LabInfo]:
+        """Labs on this machine."""

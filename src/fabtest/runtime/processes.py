@@ -1,0 +1,138 @@
+"""Daemons of a lab: starting them inside a namespace, finding everything that belongs to a lab, ending it.
+
+A process belongs to a lab if it runs in one of the lab's network namespaces or carries FABTEST_LAB=<lab> in its
+environment; nothing else is ever ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabtest.errors import MachineError
+from fabtest.runtime.namespaces import inside
+
+MARK = "FABTEST_LAB"
+_FRR_SCRATCH = Path("/var/tmp/frr")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A running process."""
+
+    pid: int
+    name: str
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program, looked for where Debian keeps daemons too. Raises MachineError naming its package."""
+    found = shutil.which(name, path=f"/usr/lib/frr:{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin")
+    if not found:
+        raise MachineError(f"{name} is not installed", hint=f"apt-get install {package}, or use ./inv, which does")
+    return found
+
+
+def spawn(argv: Sequence[str], *, lab: str, log: Path, netns: Path | None = None) -> int:
+    """Start a daemon in a session of its own, marked with its lab, output to ``log``; its pid."""
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARK: lab, "LC_ALL": "C.UTF-8"}
+    with open(log, "ab") as out:
+        options = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "start_new_session": True}
+        if netns is None:
+            child = subprocess.Popen(argv, env=environment, cwd="/", **options)  # type: ignore[call-overload]
+        else:
+            with inside(netns):
+                child = subprocess.Popen(argv, env=environment, cwd="/", **options)  # type: ignore[call-overload]
+    _children[child.pid] = child
+    return int(child.pid)
+
+
+#: Children of this process, kept so that they are reaped and not warned about.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def reap() -> None:
+    """Collect children that ended."""
+    for pid, child in list(_children.items()):
+        if child.poll() is not None:
+            del _children[pid]
+
+
+def forget_children() -> None:
+    """Daemons outlive the command that started them."""
+    for child in _children.values():
+        child.returncode = 0
+    _children.clear()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def of_lab(lab: str, namespaces: Iterable[Path]) -> list[Process]:
+    """Every live process of a lab, but the caller."""
+    inodes = set()
+    for path in namespaces:
+        try:
+            inodes.add(f"net:[{os.stat(path).st_ino}]")
+        except OSError:
+            continue
+    mark = f"{MARK}={lab}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            ours = bool(inodes) and os.readlink(f"/proc/{entry.name}/ns/net") in inodes
+            if not ours:
+                with open(f"/proc/{entry.name}/environ", "rb") as environ:
+                    ours = mark in environ.read().split(b"\0")
+            if ours and alive(int(entry.name)):
+                with open(f"/proc/{entry.name}/comm") as comm:
+                    found.append(Process(int(entry.name), comm.read().strip()))
+        except OSError:
+            continue
+    return found
+
+
+def end(processes: Iterable[Process], *, grace: float = 0.0, timeout: float = 5.0) -> None:
+    """End processes: SIGTERM and ``grace`` seconds if asked, then SIGKILL, and wait until they are gone."""
+    left = [p for p in processes]
+    if grace:
+        left = _signal_and_wait(left, signal.SIGTERM, grace)
+    left = _signal_and_wait(left, signal.SIGKILL, timeout)
+    if left:
+        names = ", ".join(f"{p.name} ({p.pid})" for p in left[:5])
+        raise MachineError(f"processes do not end: {names}", hint="they hang in the kernel; a reboot ends them")
+
+
+def _signal_and_wait(processes: list[Process], number: int, timeout: float) -> list[Process]:
+    for p in processes:
+        try:
+            os.kill(p.pid, number)
+        except ProcessLookupError:
+            pass
+    deadline = time.monotonic() + timeout
+    left = processes
+    while left and time.monotonic() < deadline:
+        reap()
+        left = [p for p in left if alive(p.pid)]
+        if left:
+            time.sleep(0.01)
+    return left
+
+
+def remove_frr_scratch(processes: Iterable[Process]) -> None:
+    """FRR keeps crash logs below /var/tmp/frr/<daemon>.<pid>; a killed daemon leaves them."""
+    for p in processes:
+        shutil.rmtree(_FRR_SCRATCH / f"{p.name}.{p.pid}", ignore_errors=True)

@@ -1,0 +1,69 @@
+"""``frr.conf``: eBGP after RFC 7938, loadable by FRR 8.4 and 10.
+
+Only loopbacks and server prefixes are advertised. ``no zebra nexthop kernel enable`` keeps FRR 8.4 from losing a path
+of a kernel next-hop group after a link flap (FRR issue 14481).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jinja2
+
+from fabtest.model import Fabric, Switch
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("fabtest.sonic"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render_frr(fabric: Fabric, switch: Switch) -> str:
+    """The configuration of every routing daemon of a switch, in one file (``split-unified``)."""
+    return _environment().get_template("frr.conf.j2").render(
+        switch=switch,
+        bgp=fabric.bgp,
+        unnumbered=fabric.unnumbered,
+        planes=len(fabric.planes),
+        families=[(family, "ip" if family == 4 else "ipv6") for family in fabric.families],
+        pools=fabric.advertised,
+        originated=(*(loop.network for loop in switch.loopbacks), *switch.server_prefixes),
+    )
+
+
+#: Which daemon reads a top-level stanza of frr.conf, by its first words; anything else is zebra's.
+_OWNERS = (
+    ("router bgp", "bgpd"),
+    ("bgp ", "bgpd"),
+    ("bfd", "bfdd"),
+)
+#: Lines every daemon understands.
+_SHARED = ("frr ", "hostname", "ip prefix-list", "ipv6 prefix-list", "route-map", "log ", "service ", "password")
+
+
+def split_by_daemon(text: str) -> dict[str, str]:
+    """``frr.conf`` as per-daemon files, which is what ``vtysh -b`` does with it; here without its run time.
+
+    Lines indented under a stanza go where the stanza goes. ``log`` lines are left out: a lab logs to files.
+    """
+    parts: dict[str, list[str]] = {"zebra": [], "bgpd": [], "bfdd": []}
+    owners: tuple[str, ...] = tuple(parts)
+    for line in text.splitlines():
+        if line and not line[0].isspace() and line.strip() not in ("exit", "!", "end"):
+            if line.startswith("log "):
+                continue
+            if line.startswith(_SHARED):
+                owners = ("bgpd", "zebra") if line.startswith(("ip ", "ipv6 ", "route-map")) else tuple(parts)
+            else:
+                owners = (next((o for word, o in _OWNERS if line.startswith(word)), "zebra"),)
+        for owner in owners:
+            parts[owner].append(line)
+    return {daemon: "\n".join(lines) + "\n" for daemon, lines in parts.items()}
+
+
