@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,9 @@ log = logging.getLogger("fabtest.agent")
 GROUPS = (
     RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE
 )  # fmt: skip
-#: Seconds a burst of events is left to settle before it is read: config, links, routes and neighbours.
-SETTLE = {"config": 0.02, "links": 0.01, "routes": 0.15, "neighbours": 0.15}
+#: Seconds of quiet after which a burst of events is read, and the longest time it may put that off. Routes and
+#: neighbours of large labs come in long bursts, and reading them costs what BGP needs to converge.
+SETTLE = {"config": (0.02, 0.1), "links": (0.01, 0.05), "routes": (0.2, 3.0), "neighbours": (0.2, 3.0)}
 #: Ports whose counters are read per second at most; larger labs are polled less often.
 COUNTER_PORTS_PER_S = 1500
 BGP_NODES_PER_S = 40
@@ -89,15 +91,17 @@ class Node:
         self.history: dict[str, publish.PortHistory] = {}
         self.neighbours: dict[str, tuple[lldp.Neighbour, float]] = {}
         self.written: dict[tuple[DbId, str], _Written] = {}
-        self.due: dict[str, float] = {}
+        self.due: dict[str, tuple[float, float]] = {}
         self.pubsub: socket.socket | None = None
         self.reader: Any = None
         self.warned: set[str] = set()
         self.hashed: object = None
 
     def soon(self, what: str, now: float) -> None:
-        """Have a look at something once its burst has settled; a look already planned stands."""
-        self.due.setdefault(what, now + SETTLE[what])
+        """Have a look at something once its burst has settled."""
+        quiet, longest = SETTLE[what]
+        _, limit = self.due.get(what, (0.0, now + longest))
+        self.due[what] = (min(now + quiet, limit), limit)
 
     def port_named(self, index: int) -> str:
         return next((n for n, link in self.links.items() if link.index == index), "")
@@ -144,6 +148,12 @@ class Agent:
         self._every(1.0, self._hellos)
         while self.running:
             self._turn()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the packet sockets side by side: the kernel waits a grace period (some 10 ms) for each."""
+        with ThreadPoolExecutor(64) as pool:
+            list(pool.map(lambda node: node.wire.close(), self.nodes.values()))
 
     def switches(self) -> list[Node]:
         """The nodes that are switches."""
@@ -157,13 +167,13 @@ class Agent:
         wake = min((at for at, _, _ in self.timers), default=now + 1)
         for node in self.nodes.values():
             if node.due:
-                wake = min(wake, *node.due.values())
+                wake = min(wake, *(at for at, _ in node.due.values()))
         for key, _ in self.selector.select(max(0.0, min(wake - now, 1.0))):
             handler, node = key.data
             self._guarded(node, handler, node)
         now = time.monotonic()
         for node in self.nodes.values():
-            for what in [w for w, at in node.due.items() if at <= now]:
+            for what in [w for w, (at, _) in node.due.items() if at <= now]:
                 del node.due[what]
                 self._guarded(node, {
                     "config": self._apply, "links": self._publish_ports, "routes": self._publish_routes,

@@ -41,6 +41,7 @@ RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH, RTA_TAB
 )  # fmt: skip
 FRA_SRC, FRA_PRIORITY, FRA_TABLE = 2, 6, 15
 RT_TABLE_MAIN, RT_TABLE_LOCAL = 254, 255
+RTPROT_BGP = 186  # FRR's own, zebra/rt_netlink.h
 RTN_UNICAST = 1
 NLA_NESTED, NLA_TYPE_MASK = 0x8000, 0x3FFF
 NUD_REACHABLE, NUD_STALE, NUD_DELAY, NUD_PROBE, NUD_PERMANENT = 2, 4, 8, 0x10, 0x80
@@ -420,6 +421,33 @@ class NetlinkSocket:
     def routes(self, family: int = socket.AF_INET) -> list[RouteInfo]:
         """All routes of a family, every table."""
         return [parse_route(body) for body in self.dump(RTM_GETROUTE, family)]
+
+    def bgp_widths(self, family: int = socket.AF_INET) -> dict[tuple[bytes, int], tuple[int, ...]]:
+        """(packed prefix, length) -> interface indices of the next hops, of BGP's routes in the main table.
+
+        A tenth of the cost of ``routes``: what a lab of a hundred switches is compared with its design by.
+        """
+        found: dict[tuple[bytes, int], tuple[int, ...]] = {}
+        for body in self.dump(RTM_GETROUTE, family):
+            if body[4] != RT_TABLE_MAIN or body[5] != RTPROT_BGP:
+                continue
+            prefix, hops = b"", []
+            offset, end = 12, len(body)
+            while offset + 4 <= end:
+                length, kind = _ATTR.unpack_from(body, offset)
+                if kind == RTA_DST:
+                    prefix = body[offset + 4 : offset + length]
+                elif kind == RTA_OIF:
+                    hops = [int.from_bytes(body[offset + 4 : offset + 8], "little")]
+                elif kind == RTA_MULTIPATH:
+                    at, stop = offset + 4, offset + length
+                    while at + 8 <= stop:
+                        size, _, _, index = _NEXTHOP.unpack_from(body, at)
+                        hops.append(index)
+                        at += size + 3 & ~3
+                offset += length + 3 & ~3
+            found[prefix.ljust(4 if family == socket.AF_INET else 16, b"\0"), body[1]] = tuple(hops)
+        return found
 
     def neighbours(self) -> list[NeighbourInfo]:
         """ARP and ND entries."""

@@ -1,8 +1,8 @@
 """Labs of network namespaces: lite SONiC switches and servers, on one kernel, with nothing to download.
 
-Order of a deploy, which is what makes it fast: all namespaces; all redis-servers (they do not need the network); all
-links; all addresses and routes, every interface up; then all zebras, then all bgpds; then the agent. No daemon sees
-an interface come up twice, and no session is tried before its peer's address exists.
+Order of a deploy, which is what makes it fast: all namespaces; all redis-servers (they start meanwhile); all links;
+all addresses and routes, every interface up; then all zebras, then all bgpds; then the agent. No daemon sees an
+interface come up twice, and no session is tried before its peer's address exists.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,18 +26,20 @@ from fabtest.litenode.kernel import SWITCH_SYSCTLS, apply_hash, apply_intent
 from fabtest.model import Endpoint, Fabric, Link, Server, Switch
 from fabtest.render import write_tree
 from fabtest.render.server import RULE_PRIORITY, SYSCTLS, server_network
-from fabtest.runtime import bpf, namespaces, processes
+from fabtest.runtime import bpf, host, namespaces, processes
 from fabtest.runtime.base import Capability, Completed, Fault, LabInfo, LiveNode, Progress
 from fabtest.runtime.namespaces import inside, namespace_path
 from fabtest.runtime.netlink import Batch, NetlinkSocket, VethEnd
 from fabtest.runtime.processes import Process, program, spawn
-from fabtest.runtime.state import LabFolder, LabRecord, folders, locks_left
+from fabtest.runtime.state import HOST_LIMITS, LabFolder, LabRecord, folders, locks_left
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
 from fabtest.sonic.frr import split_by_daemon
 
 DAEMONS = ("zebra", "bgpd", "bfdd")
 WORKERS = 8
+#: FRR gives up root for this user, which its packages make.
+FRR_USER = "frr"
 NO_IPV6 = {"net.ipv6.conf.all.disable_ipv6": 1, "net.ipv6.conf.default.disable_ipv6": 1}
 
 
@@ -289,12 +292,15 @@ class NetnsRuntime:
             if not ours:
                 break
             found = True
-            processes.end(ours)
+            agent = agent_pid(name)
+            processes.end(ours, gently=() if agent is None else (agent,))
             processes.remove_frr_scratch(ours)
         for n in names:
             namespaces.remove(n)
         if folder.exists():
             folder.delete()
+        if HOST_LIMITS.exists() and not [info for info in self.list() if info.name != name]:
+            host.give_back(HOST_LIMITS)
         return found
 
     def list(self) -> list[LabInfo]:
@@ -318,10 +324,10 @@ class NetnsRuntime:
 
 
 def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
-    """A redis-server per switch; they start while the caller goes on."""
+    """A redis-server per switch, in its namespace, where it is found again; they start while the caller goes on."""
     server = program("redis-server", "redis-server")
     for node in nodes:
-        spawn(database.redis_argv(server, node.folder), lab=lab, log=node.folder / "redis.log")
+        spawn(database.redis_argv(server, node.folder), lab=lab, netns=node.netns, log=node.folder / "redis.log")
 
 
 def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
@@ -329,8 +335,9 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
     daemons = ["zebra", *(["bfdd"] if fabric.bgp.bfd else []), "bgpd"]
     for node in nodes:
         run = node.folder / "run"
-        run.mkdir(exist_ok=True)
-        (node.folder / "log").mkdir(exist_ok=True)
+        for folder in (run, node.folder / "log"):
+            folder.mkdir(exist_ok=True)
+            shutil.chown(folder, FRR_USER, FRR_USER)
         for stale in run.iterdir():
             stale.unlink()
         for daemon, text in split_by_daemon((node.folder / "frr.conf").read_text()).items():
@@ -347,7 +354,7 @@ def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
     run = folder / "run"
     argv = [
         path, "-f", str(folder / f"{daemon}.conf"), "-i", str(run / f"{daemon}.pid"), "-z", str(run / "zserv.api"),
-        "--vty_socket", str(run), "-u", "root", "-g", "root", "-A", "127.0.0.1", "-P", "0",
+        "--vty_socket", str(run), "-A", "127.0.0.1", "-P", "0",
         "--log", f"file:{folder / 'log' / f'{daemon}.log'}", "--log-level", "informational", "--limit-fds", "1024",
     ]  # fmt: skip
     if daemon == "bfdd":
@@ -407,8 +414,9 @@ class _Deployment:
         self.folder.topology.write_text(self.source)
         self.progress("files", 0, len(self.fabric.node_names))
         write_tree(self.fabric, self.folder.nodes)
-        start_redis(self.lab, self.switches)
+        host.make_room(self.fabric, HOST_LIMITS)
         self._namespaces()
+        start_redis(self.lab, self.switches)
         self._links()
         self._interfaces()
         self._databases()

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,31 +105,32 @@ def of_lab(lab: str, namespaces: Iterable[Path]) -> list[Process]:
     return found
 
 
-def end(processes: Iterable[Process], *, grace: float = 0.0, timeout: float = 5.0) -> None:
-    """End processes: SIGTERM and ``grace`` seconds if asked, then SIGKILL, and wait until they are gone."""
-    left = [p for p in processes]
-    if grace:
-        left = _signal_and_wait(left, signal.SIGTERM, grace)
-    left = _signal_and_wait(left, signal.SIGKILL, timeout)
-    if left:
-        names = ", ".join(f"{p.name} ({p.pid})" for p in left[:5])
-        raise MachineError(f"processes do not end: {names}", hint="they hang in the kernel; a reboot ends them")
-
-
-def _signal_and_wait(processes: list[Process], number: int, timeout: float) -> list[Process]:
-    for p in processes:
-        try:
-            os.kill(p.pid, number)
-        except ProcessLookupError:
-            pass
-    deadline = time.monotonic() + timeout
-    left = processes
-    while left and time.monotonic() < deadline:
+def end(processes: Iterable[Process], *, gently: Collection[int] = (), timeout: float = 60.0) -> None:
+    """Kill processes and wait until they are gone; the pids in ``gently`` get SIGTERM and 3 s first, meanwhile."""
+    left = list(processes)
+    for p in left:
+        _signal(p.pid, signal.SIGTERM if p.pid in gently else signal.SIGKILL)
+    start = time.monotonic()
+    patient = True
+    while left:
+        time.sleep(0.005)
         reap()
         left = [p for p in left if alive(p.pid)]
-        if left:
-            time.sleep(0.01)
-    return left
+        waited = time.monotonic() - start
+        if left and patient and waited > 3:
+            patient = False
+            for p in left:
+                _signal(p.pid, signal.SIGKILL)
+        if left and waited > timeout:
+            names = ", ".join(f"{p.name} ({p.pid})" for p in left[:5])
+            raise MachineError(f"processes do not end: {names}", hint="they hang in the kernel; a reboot ends them")
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
 
 
 def remove_frr_scratch(processes: Iterable[Process]) -> None:

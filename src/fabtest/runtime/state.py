@@ -15,6 +15,8 @@ from fabtest.errors import LabError, UsageError
 from fabtest.topology.units import NAME
 
 ROOT = Path("/run/fabtest")
+#: What the machine's limits were before a lab raised them.
+HOST_LIMITS = ROOT / ".host-limits.json"
 
 
 @dataclass(slots=True)
