@@ -77,11 +77,17 @@ class LiveNode(Protocol):
     def exec(self, argv: Sequence[str], timeout: float = 30.0) -> Completed:
         """Run a command in the node. Raises ExecError if it cannot start or does not end in time."""
 
+    def interactive(self, argv: Sequence[str], timeout: float | None) -> int:
+        """Run a command on the caller's terminal; its exit code (127: no such program, 124: out of time)."""
+
     def db(self, db: DbId) -> Any:
         """A redis.Redis client of one of a switch's databases."""
 
     def vty(self, daemon: str, command: str) -> dict[str, Any]:
         """The JSON answer of a routing daemon to a show command."""
+
+    def logs(self) -> list[Path]:
+        """Files its daemons write to, those that matter most last."""
 
     def interface(self, port: str) -> str:
         """The kernel interface behind a port."""
@@ -113,7 +119,16 @@ class Lab(Protocol):
         """Power it on; it boots from its files."""
 
     def faults(self) -> dict[str, str]:
-        """What was broken on purpose: link or node -> how."""
+        """What was broken on purpose: link end or node -> how."""
+
+    def logs(self) -> list[Path]:
+        """Logs of the lab itself, not of a node."""
+
+    def agent_running(self) -> bool:
+        """Whether what applies CONFIG_DB to the lab runs."""
+
+    def restart_agent(self) -> None:
+        """Start it (again); traffic is not disturbed."""
 
 
 class Runtime(Protocol):

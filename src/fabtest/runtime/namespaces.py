@@ -80,10 +80,15 @@ def inside(netns: str | os.PathLike[str]) -> Iterator[None]:
         os.close(home)
 
 
-def prepare() -> None:
-    """/run/netns as iproute2 sets it up, so that ``ip netns`` sees our namespaces. Raises MachineError."""
+def require_root() -> None:
+    """Raises MachineError unless the caller is root."""
     if os.geteuid() != 0:
         raise MachineError("labs need root", hint="run it with sudo, or through ./inv, which does")
+
+
+def prepare() -> None:
+    """/run/netns as iproute2 sets it up, so that ``ip netns`` sees our namespaces. Raises MachineError."""
+    require_root()
     NETNS_DIR.mkdir(parents=True, exist_ok=True)
     try:
         mount(None, str(NETNS_DIR), None, MS_SHARED | MS_REC)

@@ -62,6 +62,13 @@ class NetnsNode:
             raise ExecError(f"{self.name}: {' '.join(argv)} did not end within {timeout:g} s") from None
         return Completed(done.returncode, done.stdout, done.stderr)
 
+    def interactive(self, argv: Sequence[str], timeout: float | None) -> int:
+        """Run a command on the caller's terminal."""
+        try:
+            return subprocess.run(node_command(self, argv), timeout=timeout, check=False).returncode
+        except subprocess.TimeoutExpired:
+            return 124
+
     def db(self, db: DbId) -> Any:
         """A Redis client. Raises UsageError on a server."""
         if self.role != "switch":
@@ -71,6 +78,11 @@ class NetnsNode:
     def vty(self, daemon: str, command: str) -> Any:
         """JSON of a show command from a routing daemon."""
         return vty_json(self.folder / "run" / f"{daemon}.vty", command)
+
+    def logs(self) -> list[Path]:
+        """redis, zebra, bfdd, bgpd, in that order; what a daemon printed before it opened its log comes first."""
+        names = [f"log/{daemon}.{kind}" for daemon in ("zebra", "bfdd", "bgpd") for kind in ("out", "log")]
+        return [path for name in ("redis.log", *names) if (path := self.folder / name).is_file()]
 
     def interface(self, port: str) -> str:
         """Ports keep their names here."""
@@ -111,6 +123,22 @@ class NetnsLab:
     def nodes(self) -> Iterator[LiveNode]:
         """All nodes."""
         return (self.node(name) for name in self.fabric.node_names)
+
+    def logs(self) -> list[Path]:
+        """The agent's."""
+        return [path for name in ("agent.out", "agent.log") if (path := self.folder.path / name).is_file()]
+
+    def agent_running(self) -> bool:
+        """Whether the agent runs."""
+        return agent_pid(self.name) is not None
+
+    def restart_agent(self) -> None:
+        """End the agent if it runs, and start one."""
+        pid = agent_pid(self.name)
+        if pid is not None:
+            processes.end([Process(pid, "agent")], gently=(pid,))
+        start_agent(self.name)
+        processes.forget_children()
 
     # -------------------------------------------------------------------------------------------------- faults
 
@@ -515,4 +543,4 @@ def agent_pid(lab: str) -> int | None:
         pid = int((LabFolder(lab).path / "agent.ready").read_text())
     except (OSError, ValueError):
         return None
-    return pid if processes.alive(pid) else None
+    return pid if processes.belongs(pid, lab) else None

@@ -1,6 +1,6 @@
 """Daemons of a lab: starting them inside a namespace, finding everything that belongs to a lab, ending it.
 
-A process belongs to a lab if it runs in one of the lab's network namespaces or carries FABTEST_LAB=<lab> in its
+A process belongs to a lab if it runs in one of the lab's network namespaces or carries the lab's mark in its
 environment; nothing else is ever ended.
 """
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from fabtest.errors import MachineError
 from fabtest.runtime.namespaces import inside
 
-MARK = "FABTEST_LAB"
+#: In the environment of a lab's processes; no name a user would export.
+MARK = "_FABTEST_PROCESS_OF"
 _FRR_SCRATCH = Path("/var/tmp/frr")
 
 
@@ -75,6 +76,15 @@ def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def belongs(pid: int, lab: str) -> bool:
+    """Whether a live process carries the lab's mark."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return f"{MARK}={lab}".encode() in environ.read().split(b"\0") and alive(pid)
     except OSError:
         return False
 

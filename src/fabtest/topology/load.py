@@ -52,13 +52,17 @@ TIER_SEED = {Tier.LEAF: 0, Tier.SPINE: 10, Tier.SUPERSPINE: 25}
 def load_fabric(file: str | FilePath) -> Fabric:
     """Read a topology file. Raises FileProblem, or TopologyError with every fault and its position."""
     path = FilePath(file)
+    return load_fabric_text(read_topology(path), str(file), default_name=path.stem)
+
+
+def read_topology(path: FilePath) -> str:
+    """The text of a topology file. Raises FileProblem or TopologyError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise TopologyError(str(file), [Problem(1, 1, "", f"not UTF-8 text: byte {error.start}")]) from None
+        raise TopologyError(str(path), [Problem(1, 1, "", f"not UTF-8 text: byte {error.start}")]) from None
     except OSError as error:
-        raise FileProblem(f"cannot read {file}: {error.strerror}", hint="`fabtest topologies` lists those shipped")
-    return load_fabric_text(text, str(file), default_name=path.stem)
+        raise FileProblem(f"cannot read {path}: {error.strerror}", hint="`topologies` lists those shipped") from None
 
 
 def load_fabric_text(text: str, file: str, *, default_name: str = "fabric") -> Fabric:
