@@ -4,6 +4,7 @@ colour, the second plane dashed; what is broken in a live lab is red. Pure: a fa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -53,7 +54,7 @@ def _place(rows: list[tuple[Tier, list[Switch | Server]]]) -> tuple[dict[str, _S
         step = width / len(members)
         for n, node in enumerate(members):
             spots[node.name] = _Spot(MARGIN + step * (n + 0.5), MARGIN + 40 + level * ROW)
-    return spots, width + 2 * MARGIN, MARGIN + 40 + len(rows) * ROW
+    return spots, width + 2 * MARGIN, MARGIN + 40 + (len(rows) - 1) * ROW + 76
 
 
 def fabric_svg(fabric: Fabric, state: LiveState | None = None) -> str:
@@ -66,7 +67,7 @@ def fabric_svg(fabric: Fabric, state: LiveState | None = None) -> str:
         f'<rect width="100%" height="100%" fill="{PAPER}"/>',
         f'<text x="{MARGIN}" y="28" font-size="16" fill="{INK}">{escape(_title(fabric))}</text>',
         *_frames(rows, spots),
-        *(_link(link, spots, state) for link in fabric.links),
+        *(_link(link, shift, spots, state) for link, shift in zip(fabric.links, _shifts(fabric), strict=True)),
         *(_node(node, spots[node.name], tier, state) for tier, members in rows for node in members),
         *_legend(fabric, width, height),
         "</svg>",
@@ -100,14 +101,24 @@ def _frames(rows: list[tuple[Tier, list[Switch | Server]]], spots: dict[str, _Sp
     return parts
 
 
-def _link(link: Link, spots: dict[str, _Spot], state: LiveState | None) -> str:
+def _shifts(fabric: Fabric) -> list[float]:
+    """Where each cable leaves its boxes, off centre: several cables between two nodes stand side by side."""
+    count = Counter((link.a.node, link.b.node) for link in fabric.links)
+    seen: Counter[tuple[str, str]] = Counter()
+    shifts = []
+    for link in fabric.links:
+        pair = (link.a.node, link.b.node)
+        shifts.append((seen[pair] - (count[pair] - 1) / 2) * min(8.0, (BOX_W - 10) / count[pair]))
+        seen[pair] += 1
+    return shifts
+
+
+def _link(link: Link, shift: float, spots: dict[str, _Spot], state: LiveState | None) -> str:
     a, b = spots[link.a.node], spots[link.b.node]
     why = state.links.get(str(link), "") if state else ""
     colour = RED if why and "drops every frame" not in why else ORANGE if why else RAILS[(link.rail - 1) % 8] if link.rail else GREY
     dash = ' stroke-dasharray="6 4"' if link.plane > 1 else ""
     title = f"{link}, {format_speed(link.speed)}, {link.length_m} m" + (f": {why}" if why else "")
-    # Several cables between two nodes are told apart by where they leave the boxes.
-    shift = (hash_of(link.a.port) % 7 - 3) * 5
     return (
         f'<line x1="{a.x + shift:.1f}" y1="{a.y - BOX_H / 2:.1f}" x2="{b.x + shift:.1f}" y2="{b.y + BOX_H / 2:.1f}" '
         f'stroke="{colour}" stroke-width="{2.6 if why else 1.3}" stroke-opacity="{1 if why else 0.75}"{dash}>'
@@ -115,16 +126,11 @@ def _link(link: Link, spots: dict[str, _Spot], state: LiveState | None) -> str:
     )
 
 
-def hash_of(port: str) -> int:
-    """The number in a port's name."""
-    return int("".join(c for c in port if c.isdigit()) or 0)
-
-
 def _node(node: Switch | Server, spot: _Spot, tier: Tier, state: LiveState | None) -> str:
     how = state.nodes.get(node.name, "ok") if state else "ok"
     edge = {"ok": "#52606d", "degraded": ORANGE, "off": RED}.get(how, RED)
     if isinstance(node, Switch):
-        note = f"AS {node.asn}" + (f" rail {node.rail}" if node.rail else "")
+        note = f"rail {node.rail}" if node.rail else f"AS {node.asn}"
         title = f"{node.name}: {tier.name.lower()}, plane {node.plane}, AS {node.asn}, {', '.join(map(str, node.loopbacks))}"
     else:
         note = f"{sum(nic.gpus for nic in node.nics)} GPUs"

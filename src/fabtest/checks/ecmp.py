@@ -1,0 +1,258 @@
+"""Suite ``ecmp``: widths as designed, flows spread fairly, each flow on one path, rails kept local, tiers independent.
+
+Paths are seen, not inferred: every switch records where each flow's packet came in (``fabtest.roce.trace``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from fabtest.checks.observe import health
+from fabtest.checks.stats import ALPHA, SONIC_TOLERANCE, Spread, flows_needed, spread
+from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
+from fabtest.model import Switch
+from fabtest.roce.send import NicAddress, nic_addresses
+from fabtest.roce.trace import Key, Paths, Probe, flow_key, trace, uplink_taken
+from fabtest.runtime.base import Capability, Lab
+from fabtest.topology.routing import Designed, designed_routes
+
+#: Source ports used, as NICs choose them (RoCEv2 entropy lies in 0xC000-0xFFFF).
+FIRST_PORT, PORTS = 0xC000, 0x4000
+#: Leaves measured at most; the rest are as like as the generator makes them.
+LEAVES = 40
+#: Flows per leaf at most.
+MOST_FLOWS = 8000
+
+
+def width(lab: Lab) -> Verdict:
+    """Every BGP route of every switch has its designed next hops, all of them."""
+    designed = designed_routes(lab.fabric)
+    findings = []
+    widest = 0
+    count = 0
+    for switch in lab.fabric.switches:
+        report = health(lab, switch, designed)
+        if report.trouble:
+            findings.append(Finding(switch.name, report.trouble))
+        findings += [Finding(switch.name, f"route {f}") for f in report.faults]
+        count += report.routes
+        widest = max([widest, *(len(p) for p in designed.routes[switch.name].values())])
+    return judge("ecmp.width", f"{count} routes have their full width, up to {widest} paths", findings, routes=count, widest=widest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two NICs on different leaves, and the ports the source's leaf may use."""
+
+    leaf: Switch
+    src: NicAddress
+    dst: NicAddress
+    uplinks: tuple[str, ...]
+    second: int
+
+
+def _nics_by_leaf(lab: Lab) -> dict[str, list[NicAddress]]:
+    family = lab.fabric.families[0]
+    found: dict[str, list[NicAddress]] = {}
+    for server in lab.fabric.servers:
+        for n in nic_addresses(lab, server.name, family):
+            found.setdefault(n.port.leaf.node, []).append(n)
+    return found
+
+
+def _ports_to(designed: Designed, switch: str, dst: NicAddress) -> tuple[str, ...]:
+    address = ip_address(str(dst.address))
+    for prefix, ports in designed.routes[switch].items():
+        if address in prefix:
+            return tuple(sorted(ports, key=lambda p: int("".join(filter(str.isdigit, p)) or 0)))
+    return ()
+
+
+def _pairs(lab: Lab) -> list[_Pair]:
+    """For each leaf the destination that gives it, and the tier above it, the widest choice."""
+    designed = designed_routes(lab.fabric)
+    by_leaf = _nics_by_leaf(lab)
+    names = list(by_leaf)
+    chosen = names if len(names) <= LEAVES else [names[i * len(names) // LEAVES] for i in range(LEAVES)]
+    pairs = []
+    for name in chosen:
+        best: _Pair | None = None
+        for step in range(1, len(names)):
+            other = names[(names.index(name) + step) % len(names)]
+            src = by_leaf[name][0]
+            dst = next((n for n in by_leaf[other] if n.server != src.server), by_leaf[other][0])
+            uplinks = _ports_to(designed, name, dst)
+            if len(uplinks) < 2:
+                continue
+            nexts = {link.other(name).node for link in lab.fabric.links_of[name] if link.end(name).port in uplinks}
+            second = max(len(_ports_to(designed, n, dst)) for n in nexts)
+            if best is None or (len(uplinks), second) > (len(best.uplinks), best.second):
+                best = _Pair(lab.fabric.switch[name], src, dst, uplinks, second)
+        if best:
+            pairs.append(best)
+    return pairs
+
+
+class Measurement:
+    """The flows of one run of ``spread`` and ``polarisation``: sent once, judged twice."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.pairs = _pairs(lab)
+        self.probes = [
+            Probe(p.src, p.dst, range(FIRST_PORT, FIRST_PORT + min(flows_needed(len(p.uplinks) * p.second), MOST_FLOWS)))
+            for p in self.pairs
+        ]
+        self.paths = trace(lab, self.probes) if self.pairs else Paths()
+
+    @property
+    def flows(self) -> int:
+        """Flows sent."""
+        return sum(len(p.src_ports) for p in self.probes)
+
+    def keys(self, n: int) -> list[Key]:
+        """The flows of pair ``n``."""
+        return [flow_key(self.probes[n], port) for port in self.probes[n].src_ports]
+
+
+def spreading(lab: Lab, measured: Measurement | None = None) -> Verdict:
+    """Flows that differ only in UDP source port use all uplinks of a leaf, as evenly as chance would."""
+    check = "ecmp.spread"
+    measured = measured or Measurement(lab)
+    if not measured.pairs:
+        raise NotApplicable("no leaf has two paths to another")
+    if measured.paths.overrun:
+        return inconclusive(check, f"this machine lost {measured.paths.overrun} captured frames", flows=measured.flows)
+    findings = []
+    worst = 0.0
+    lowest = 1.0
+    lost = 0
+    for n, pair in enumerate(measured.pairs):
+        counts: Counter[str] = Counter()
+        for key in measured.keys(n):
+            taken = uplink_taken(lab, measured.paths, key, pair.leaf.name)
+            counts.update({taken[0].port: 1} if taken else {})
+            lost += not taken
+        strange = [p for p in counts if p not in pair.uplinks]
+        result = spread([counts[p] for p in pair.uplinks])
+        worst, lowest = max(worst, result.worst), min(lowest, result.p_value)
+        reason = _unfair(result, pair.uplinks, len(measured.pairs))
+        if strange:
+            reason = f"flows leave by {', '.join(strange)}, which does not lead to {pair.dst}"
+        if reason:
+            findings.append(Finding(pair.leaf.name, reason))
+    if lost:
+        findings.append(Finding(measured.pairs[0].leaf.name, f"{lost} of {measured.flows} flows reached no next switch"))
+    good = (
+        f"{measured.flows} flows from {len(measured.pairs)} leaves use every uplink, the worst {worst:.0%} off the mean "
+        f"(25 % allowed), chi-square p >= {lowest:.3g}"
+    )
+    return judge(
+        check, good, findings, flows=measured.flows, leaves=len(measured.pairs), worst=round(worst, 4), p=float(f"{lowest:.3g}")
+    )
+
+
+def _unfair(result: Spread, ports: tuple[str, ...], judged: int) -> str:
+    """Why a spread is not one of chance; "" if it is. ``judged`` spreads share the risk of a false alarm."""
+    counts = dict(zip(ports, result.counts, strict=True))
+    silent = [p for p, c in counts.items() if not c]
+    total = sum(result.counts)
+    if silent:
+        return f"{total} flows use {len(ports) - len(silent)} of {len(ports)} uplinks, none use {', '.join(silent)}"
+    listed = ", ".join(f"{p} {c}" for p, c in counts.items())
+    if result.p_value < ALPHA / judged:
+        return f"flows spread unevenly (p = {result.p_value:.2g}): {listed}"
+    if not result.within_sonic:
+        return f"a path is {result.worst:.0%} off the mean, more than {SONIC_TOLERANCE:.0%}: {listed}"
+    return ""
+
+
+def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
+    """What a leaf chose for a flow says nothing about what the tier above chooses (other hash seeds)."""
+    check = "ecmp.polarisation"
+    measured = measured or Measurement(lab)
+    deep = [n for n, pair in enumerate(measured.pairs) if pair.second > 1]
+    if not deep:
+        raise NotApplicable("no switch above the leaves has a choice of paths")
+    findings = []
+    lowest = 1.0
+    for n in deep:
+        pair = measured.pairs[n]
+        table: dict[str, Counter[str]] = {}
+        for key in measured.keys(n):
+            first = uplink_taken(lab, measured.paths, key, pair.leaf.name)
+            if first:
+                upper = lab.fabric.link_at[first[0]].other(pair.leaf.name).node
+                second = uplink_taken(lab, measured.paths, key, upper)
+                if second:
+                    table.setdefault(first[0].port, Counter())[f"{upper}:{second[0].port}"] += 1
+        for first_port, choices in table.items():
+            upper = next(iter(choices)).partition(":")[0]
+            ports = _ports_to(designed_routes(lab.fabric), upper, pair.dst)
+            if len(ports) < 2:
+                continue
+            result = spread([choices[f"{upper}:{p}"] for p in ports])
+            lowest = min(lowest, result.p_value)
+            if result.p_value < ALPHA / (len(deep) * max(1, len(table))):
+                used = sum(1 for c in result.counts if c)
+                findings.append(Finding(
+                    upper, f"flows that {pair.leaf.name} sends by {first_port} use {used} of {len(ports)} paths there "
+                    f"(p = {result.p_value:.2g}): both hash alike",
+                ))  # fmt: skip
+    if findings and Capability.HASH_SEED not in lab.capabilities:
+        return inconclusive(check, "this kernel has no hash seeds (Linux 6.11 has): every switch hashes alike", p=lowest)
+    good = f"choices of the tier above are independent of the leaf's ({len(deep)} leaves, p >= {lowest:.3g})"
+    return judge(check, good, findings, leaves=len(deep), p=float(f"{lowest:.3g}"))
+
+
+def one_path(lab: Lab) -> Verdict:
+    """All packets of a flow take the same path: no reordering."""
+    pairs = _pairs(lab)[:8]
+    if not pairs:
+        raise NotApplicable("no leaf has two paths to another")
+    probes = [Probe(p.src, p.dst, range(FIRST_PORT, FIRST_PORT + 16), repeat=40) for p in pairs]
+    paths = trace(lab, probes)
+    if paths.overrun:
+        return inconclusive("ecmp.one-path", f"this machine lost {paths.overrun} captured frames")
+    findings = []
+    flows = 0
+    for pair, probe in zip(pairs, probes, strict=True):
+        for port in probe.src_ports:
+            flows += 1
+            key = flow_key(probe, port)
+            seen = paths.ingress.get(key, {})
+            # A flow on one path enters each switch by one port, and enters one switch per hop as often as it was sent.
+            split = [s for s, ports in seen.items() if len(set(ports)) > 1 or len(ports) != probe.repeat]
+            if split:
+                findings.append(Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} is split at {', '.join(split)}"))
+            elif not seen:
+                findings.append(Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} is lost"))
+    return judge("ecmp.one-path", f"each of {flows} flows keeps to one path over 40 packets", findings, flows=flows)
+
+
+def local(lab: Lab) -> Verdict:
+    """Traffic between NICs of one leaf (in a rail fabric: of one rail and unit) crosses that leaf and nothing else."""
+    probes = []
+    for nics in _nics_by_leaf(lab).values():
+        other = next((n for n in nics if n.server != nics[0].server), None)
+        if other is not None:
+            probes.append(Probe(nics[0], other, range(FIRST_PORT, FIRST_PORT + 16)))
+    if not probes:
+        raise NotApplicable("no leaf has NICs of two servers")
+    paths = trace(lab, probes)
+    findings = []
+    flows = 0
+    for probe in probes:
+        leaf = probe.src.port.leaf.node
+        for port in probe.src_ports:
+            flows += 1
+            crossed = sorted(paths.ingress.get(flow_key(probe, port), {}))
+            if crossed != [leaf]:
+                what = f"crosses {', '.join(crossed) or 'nothing: lost'}"
+                findings.append(Finding(leaf, f"traffic from {probe.src} to {probe.dst} {what}"))
+                break
+    word = "rail" if any(s.rail for s in lab.fabric.switches) else "leaf"
+    return judge("ecmp.local", f"{flows} flows within a {word} cross that leaf only", findings, flows=flows, leaves=len(probes))
+
