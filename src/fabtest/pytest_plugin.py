@@ -93,7 +93,7 @@ def flows(lab: Lab) -> Flows:
 
 
 @pytest.fixture
-def verdict(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Callable[..., Verdict]]:
+def verdict(request: pytest.FixtureRequest) -> Iterator[Callable[..., Verdict]]:
     """Call with a check, and what it takes: its verdict becomes the test's."""
     from fabtest.checks.verdict import NotApplicable, Outcome
 
@@ -103,9 +103,7 @@ def verdict(request: pytest.FixtureRequest, record_property: Callable[[str, obje
         except NotApplicable as reason:
             pytest.skip(NOT_APPLICABLE + str(reason))
         request.config.stash[VERDICTS].append(found.as_json())
-        record_property("verdict", str(found.outcome))
-        for name, value in found.numbers.items():
-            record_property(name, value)
+        request.node.user_properties += [("verdict", str(found.outcome)), *found.numbers.items()]
         if found.outcome is Outcome.FAIL:
             pytest.fail(f"{found.check}: {found.sentence}", pytrace=False)
         if found.outcome is Outcome.INCONCLUSIVE:

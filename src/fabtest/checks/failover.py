@@ -16,7 +16,7 @@ from fabtest.checks.verdict import Finding, NotApplicable, Verdict, judge
 from fabtest.errors import NotConverged, TrafficError
 from fabtest.model import Fabric, Link, Tier
 from fabtest.roce.send import NicAddress, nic_addresses
-from fabtest.roce.stream import Path, Stream, StreamResult
+from fabtest.roce.stream import Path, Stream, StreamResult, together
 from fabtest.roce.trace import Probe, flow_key, trace, uplink_taken
 from fabtest.runtime.base import Fault, Lab
 from fabtest.topology.routing import designed_routes
@@ -171,30 +171,35 @@ def _measure(
     lab: Lab, check: str, path: Path | tuple[Path, ...], deed: str, bound_ms: int, fail: Callable[[], object],
     repair: Callable[[], object],
 ) -> Verdict:  # fmt: skip
-    paths = path if isinstance(path, tuple) else (path,)
-    stream = Stream(lab, paths, range(FIRST_PORT, FIRST_PORT + FLOWS), interval=INTERVAL_S)
+    there = path if isinstance(path, tuple) else (path,)
+    back = tuple(Path(p.dst, p.src) for p in there)
+    # Both ways: the near switch sees the failure itself, the far one must be told of it.
+    streams = [
+        Stream(lab, way, range(FIRST_PORT, FIRST_PORT + FLOWS // 2), interval=INTERVAL_S) for way in (there, back)
+    ]
     findings: list[Finding] = []
     where = str(deed.partition(" ")[2])
-    stream.start()
+    for stream in streams:
+        stream.start()
     try:
         time.sleep(WARM_UP_S)
-        before = stream.recent(WARM_UP_S)
+        before = sum(stream.recent(WARM_UP_S) for stream in streams)
         fail()
         time.sleep(bound_ms / 1000 + MARGIN_S)
-        flowing = stream.recent(10 * INTERVAL_S + 0.1)
+        flowing = sum(stream.recent(10 * INTERVAL_S + 0.1) for stream in streams)
     finally:
         mended = time.monotonic()
         repair()
         restored = _restored(lab)
         time.sleep(0.3)
-        result = stream.stop()
+        result = together([stream.stop() for stream in streams])
     if before < FLOWS:
         findings.append(Finding(where, f"only {before} of {FLOWS} flows arrived before anything was broken"))
     findings += _judge_stream(result, where, deed, bound_ms, flowing)
     if restored is None:
         findings.append(Finding(where, f"not back at full width {repair_s(lab.fabric):g} s after the repair"))
     good = (
-        f"{deed} under {FLOWS} flows cost {result.lost} of {result.sent} packets and at most {result.outage_ms:.0f} ms of a "
+        f"{deed} under {FLOWS} flows, half each way, cost {result.lost} of {result.sent} packets and at most {result.outage_ms:.0f} ms of a "
         f"flow ({bound_ms} allowed); full width again {restored or 0:.1f} s after the repair"
     )
     return judge(

@@ -78,6 +78,11 @@ class StreamResult:
         return sum(f.lost > 0 for f in self.flows)
 
 
+def together(results: Sequence[StreamResult]) -> StreamResult:
+    """Several streams as one."""
+    return StreamResult(tuple(f for r in results for f in r.flows), sum(r.bad_icrc for r in results))
+
+
 def outage_of(record: FlowRecord, interval: float, until: float) -> Outage:
     """Lost packets and the longest run of them, among packets sent before ``until``."""
     sent = sum(1 for at in record.sent if at < until)
