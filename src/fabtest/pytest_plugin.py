@@ -8,7 +8,7 @@ listed at the end of the run, in JUnit properties, and in ``--fabtest-report FIL
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fabtest.checks.verdict import Verdict
-    from fabtest.model import Fabric, Server, Switch
+    from fabtest.model import Fabric
     from fabtest.roce.transfer import Transfer
     from fabtest.runtime.base import Lab
 
@@ -28,7 +28,9 @@ NOT_APPLICABLE = "not applicable: "
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options."""
     group = parser.getgroup("fabtest", "fabrics of fabtest")
-    group.addoption("--fabtest-lab", metavar="NAME", default="", help="the running lab that tests with `lab` are run against")
+    group.addoption(
+        "--fabtest-lab", metavar="NAME", default="", help="the running lab that tests with `lab` are run against"
+    )
     group.addoption("--fabtest-report", metavar="FILE", default="", help="write the verdicts as JSON")
 
 
@@ -74,7 +76,16 @@ class Flows:
         self.lab = lab
 
     def send(
-        self, src: str, dst: str, *, count: int = 1000, flows: int = 1, pps: int = 0, size: int = 64, dscp: int = 26, family: int = 4
+        self,
+        src: str,
+        dst: str,
+        *,
+        count: int = 1000,
+        flows: int = 1,
+        pps: int = 0,
+        size: int = 64,
+        dscp: int = 26,
+        family: int = 4,
     ) -> Transfer:
         """Send packets from one NIC port (``gpu1`` or ``gpu1:eth2``) to another; what arrived and what did not."""
         from fabtest.roce.send import nic_named
@@ -93,7 +104,7 @@ def flows(lab: Lab) -> Flows:
 
 
 @pytest.fixture
-def verdict(request: pytest.FixtureRequest) -> Iterator[Callable[..., Verdict]]:
+def verdict(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
     """Call with a check, and what it takes: its verdict becomes the test's."""
     from fabtest.checks.verdict import NotApplicable, Outcome
 
@@ -110,7 +121,7 @@ def verdict(request: pytest.FixtureRequest) -> Iterator[Callable[..., Verdict]]:
             pytest.skip(INCONCLUSIVE + found.sentence)
         return found
 
-    yield run
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:

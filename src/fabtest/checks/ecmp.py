@@ -39,7 +39,13 @@ def width(lab: Lab) -> Verdict:
         findings += [Finding(switch.name, f"route {f}") for f in report.faults]
         count += report.routes
         widest = max([widest, *(len(p) for p in designed.routes[switch.name].values())])
-    return judge("ecmp.width", f"{count} routes have their full width, up to {widest} paths", findings, routes=count, widest=widest)
+    return judge(
+        "ecmp.width",
+        f"{count} routes have their full width, up to {widest} paths",
+        findings,
+        routes=count,
+        widest=widest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,9 @@ class Measurement:
         self.lab = lab
         self.pairs = _pairs(lab)
         self.probes = [
-            Probe(p.src, p.dst, range(FIRST_PORT, FIRST_PORT + min(flows_needed(len(p.uplinks) * p.second), MOST_FLOWS)))
+            Probe(
+                p.src, p.dst, range(FIRST_PORT, FIRST_PORT + min(flows_needed(len(p.uplinks) * p.second), MOST_FLOWS))
+            )
             for p in self.pairs
         ]
         self.paths = trace(lab, self.probes) if self.pairs else Paths()
@@ -144,13 +152,21 @@ def spreading(lab: Lab, measured: Measurement | None = None) -> Verdict:
         if reason:
             findings.append(Finding(pair.leaf.name, reason))
     if lost:
-        findings.append(Finding(measured.pairs[0].leaf.name, f"{lost} of {measured.flows} flows reached no next switch"))
+        findings.append(
+            Finding(measured.pairs[0].leaf.name, f"{lost} of {measured.flows} flows reached no next switch")
+        )
     good = (
-        f"{measured.flows} flows from {len(measured.pairs)} leaves use every uplink, the worst {worst:.0%} off the mean "
-        f"(25 % allowed), chi-square p >= {lowest:.3g}"
+        f"{measured.flows} flows from {len(measured.pairs)} leaves use every uplink, the worst {worst:.0%} off the "
+        f"mean (25 % allowed), chi-square p >= {lowest:.3g}"
     )
     return judge(
-        check, good, findings, flows=measured.flows, leaves=len(measured.pairs), worst=round(worst, 4), p=float(f"{lowest:.3g}")
+        check,
+        good,
+        findings,
+        flows=measured.flows,
+        leaves=len(measured.pairs),
+        worst=round(worst, 4),
+        p=float(f"{lowest:.3g}"),
     )
 
 
@@ -202,7 +218,9 @@ def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
                     f"(p = {result.p_value:.2g}): both hash alike",
                 ))  # fmt: skip
     if findings and Capability.HASH_SEED not in lab.capabilities:
-        return inconclusive(check, "this kernel has no hash seeds (Linux 6.11 has): every switch hashes alike", p=lowest)
+        return inconclusive(
+            check, "this kernel has no hash seeds (Linux 6.11 has): every switch hashes alike", p=lowest
+        )
     good = f"choices of the tier above are independent of the leaf's ({len(deep)} leaves, p >= {lowest:.3g})"
     return judge(check, good, findings, leaves=len(deep), p=float(f"{lowest:.3g}"))
 
@@ -226,7 +244,11 @@ def one_path(lab: Lab) -> Verdict:
             # A flow on one path enters each switch by one port, and enters one switch per hop as often as it was sent.
             split = [s for s, ports in seen.items() if len(set(ports)) > 1 or len(ports) != probe.repeat]
             if split:
-                findings.append(Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} is split at {', '.join(split)}"))
+                findings.append(
+                    Finding(
+                        pair.leaf.name, f"the flow with source port {port} to {pair.dst} is split at {', '.join(split)}"
+                    )
+                )
             elif not seen:
                 findings.append(Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} is lost"))
     return judge("ecmp.one-path", f"each of {flows} flows keeps to one path over 40 packets", findings, flows=flows)
@@ -254,5 +276,6 @@ def local(lab: Lab) -> Verdict:
                 findings.append(Finding(leaf, f"traffic from {probe.src} to {probe.dst} {what}"))
                 break
     word = "rail" if any(s.rail for s in lab.fabric.switches) else "leaf"
-    return judge("ecmp.local", f"{flows} flows within a {word} cross that leaf only", findings, flows=flows, leaves=len(probes))
-
+    return judge(
+        "ecmp.local", f"{flows} flows within a {word} cross that leaf only", findings, flows=flows, leaves=len(probes)
+    )

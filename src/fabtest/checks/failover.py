@@ -109,7 +109,13 @@ def plane(lab: Lab) -> Verdict:
             lab.start_node(name)
 
     return _measure(
-        lab, "failover.plane", _plane_paths(lab), f"powering plane {first} off", fabric.failover.carrier_ms, fail, repair
+        lab,
+        "failover.plane",
+        _plane_paths(lab),
+        f"powering plane {first} off",
+        fabric.failover.carrier_ms,
+        fail,
+        repair,
     )
 
 
@@ -199,12 +205,14 @@ def _measure(
     if restored is None:
         findings.append(Finding(where, f"not back at full width {repair_s(lab.fabric):g} s after the repair"))
     good = (
-        f"{deed} under {FLOWS} flows, half each way, cost {result.lost} of {result.sent} packets and at most {result.outage_ms:.0f} ms of a "
-        f"flow ({bound_ms} allowed); full width again {restored or 0:.1f} s after the repair"
+        f"{deed} under {FLOWS} flows, half each way, cost {result.lost} of "
+        f"{result.sent} packets and at most {result.outage_ms:.0f} ms of a flow ({bound_ms} allowed); "
+        f"full width again {restored or 0:.1f} s after the repair"
     )
     return judge(
         check, good, findings, lost=result.lost, sent=result.sent, outage_ms=round(result.outage_ms), bound_ms=bound_ms,
-        flows_hit=result.disturbed, flows=FLOWS, restored_s=round(restored if restored is not None else time.monotonic() - mended, 2),
+        flows_hit=result.disturbed, flows=FLOWS, 
+        restored_s=round(restored if restored is not None else time.monotonic() - mended, 2),
     )  # fmt: skip
 
 
@@ -213,7 +221,9 @@ def _judge_stream(result: StreamResult, where: str, deed: str, bound_ms: int, fl
     if result.outage_ms > bound_ms:
         findings.append(Finding(where, f"{deed} stopped a flow for {result.outage_ms:.0f} ms, {bound_ms} ms allowed"))
     if flowing < FLOWS:
-        findings.append(Finding(where, f"{FLOWS - flowing} of {FLOWS} flows had not come back {bound_ms} ms after {deed}"))
+        findings.append(
+            Finding(where, f"{FLOWS - flowing} of {FLOWS} flows had not come back {bound_ms} ms after {deed}")
+        )
     if result.bad_icrc:
         findings.append(Finding(where, f"{result.bad_icrc} packets arrived with a wrong ICRC"))
     return findings
@@ -266,7 +276,9 @@ def _isolated_nic(lab: Lab) -> Verdict:
     if during:
         findings.append(Finding(where, f"{during} flows still arrive over a cable that is cut"))
     if other_result.lost:
-        findings.append(Finding(f"{witness.server}:{witness.port.name}", f"lost {other_result.lost} packets of an unbroken path"))
+        findings.append(
+            Finding(f"{witness.server}:{witness.port.name}", f"lost {other_result.lost} packets of an unbroken path")
+        )
     if back * 1000 > bound:
         findings.append(Finding(where, f"traffic was back {back * 1000:.0f} ms after the repair, {bound} ms allowed"))
     if restored is None:
@@ -275,7 +287,9 @@ def _isolated_nic(lab: Lab) -> Verdict:
         f"{deed} stops that NIC ({cut_result.lost} packets lost) and no other; it is back {back * 1000:.0f} ms after "
         f"the repair ({bound} allowed)"
     )
-    return judge(check, good, findings, lost=cut_result.lost, lost_elsewhere=other_result.lost, back_ms=round(back * 1000))
+    return judge(
+        check, good, findings, lost=cut_result.lost, lost_elsewhere=other_result.lost, back_ms=round(back * 1000)
+    )
 
 
 def _reaches(lab: Lab, a: NicAddress, b: NicAddress) -> bool:

@@ -43,7 +43,9 @@ class RouteFault:
         if not self.have:
             return f"{self.prefix} is missing"
         missing = ", ".join(sorted(self.want - self.have, key=_natural))
-        return f"{self.prefix} has {len(self.have)} of {len(self.want)} paths" + (f" (not {missing})" if missing else "")
+        return f"{self.prefix} has {len(self.have)} of {len(self.want)} paths" + (
+            f" (not {missing})" if missing else ""
+        )
 
 
 def _natural(port: str) -> tuple[str, int]:
@@ -109,9 +111,7 @@ def bgp_routes(lab: Lab, switch: Switch) -> dict[Network, frozenset[str]]:
     return found
 
 
-def route_faults(
-    want: dict[Network, frozenset[str]], have: dict[Network, frozenset[str]]
-) -> tuple[RouteFault, ...]:
+def route_faults(want: dict[Network, frozenset[str]], have: dict[Network, frozenset[str]]) -> tuple[RouteFault, ...]:
     """Differences, in the order of prefixes."""
     empty: frozenset[str] = frozenset()
     prefixes = [p for p in want.keys() | have.keys() if want.get(p) != have.get(p)]
@@ -133,10 +133,10 @@ def bfd_down(lab: Lab, switch: Switch) -> list[str]:
     """Peers of a switch whose BFD session is not up (empty where BFD is off)."""
     if not lab.fabric.bgp.bfd:
         return []
-    peers = lab.node(switch.name).vty("bfdd", "show bfd peers json") or []
+    peers: Any = lab.node(switch.name).vty("bfdd", "show bfd peers json") or []
     up = {str(p.get("peer")) for p in peers if p.get("status") == "up"}
     up |= {str(p.get("interface")) for p in peers if p.get("status") == "up"}
-    wanted = [s.port if s.unnumbered else str(r.ip) for s in switch.sessions for r in (s.remote or (None,)) if r or s.unnumbered]
+    wanted = [peer for s in switch.sessions for peer in ([s.port] if s.unnumbered else [str(r.ip) for r in s.remote])]
     return [w for w in wanted if w not in up]
 
 

@@ -57,7 +57,4 @@ def spread(counts: Sequence[int]) -> Spread:
     p_value = float(stats.chi2.sf(statistic, k - 1))
     # The fullest of k paths stays below this with probability 1 - ALPHA (union bound over k binomials).
     limit = float(stats.binom.isf(ALPHA / k, total, 1 / k))
-    return Spread(
-        tuple(counts), p_value, max(counts) / mean, limit / mean, max(abs(c - mean) for c in counts) / mean
-    )
-
+    return Spread(tuple(counts), p_value, max(counts) / mean, limit / mean, max(abs(c - mean) for c in counts) / mean)

@@ -82,7 +82,8 @@ def lab_status(lab: Lab) -> LabStatus:
         nodes.append(
             NodeStatus(
                 switch.name, "switch", switch.tier.name.lower(), switch.plane, switch.rail,
-                "off" if off else "ok" if ok else "degraded", f"{report.established}/{len(switch_peers(report, switch))}",
+                "off" if off else "ok" if ok else "degraded",
+                f"{report.established}/{len(switch_peers(report, switch))}",
                 f"{report.routes}/{len(widths)}", spread,
             )
         )  # fmt: skip

@@ -71,7 +71,9 @@ def sessions(lab: Lab) -> Verdict:
         for s in report.sessions:
             count += 1
             if s.state != "Established":
-                findings.append(Finding(f"{switch.name}:{s.port}", f"session with {s.neighbour} ({s.peer}) is {s.state}"))
+                findings.append(
+                    Finding(f"{switch.name}:{s.port}", f"session with {s.neighbour} ({s.peer}) is {s.state}")
+                )
     return judge("underlay.sessions", f"all {count} ends of BGP sessions are Established", findings, sessions=count)
 
 
@@ -131,7 +133,9 @@ def reachability(lab: Lab, family: int | None = None) -> Verdict:
         elif got and not should:
             findings.append(Finding(f"{a.server}:{a.port.name}", f"reaches {b}, which this fabric keeps apart"))
     apart = sum(not should for _, _, should in pairs)
-    good = f"{len(pairs) - apart} pairs of NICs reach each other" + (f", {apart} that should not do not" if apart else "")
+    good = f"{len(pairs) - apart} pairs of NICs reach each other" + (
+        f", {apart} that should not do not" if apart else ""
+    )
     return judge(check, good, findings, pairs=len(pairs), apart=apart)
 
 
@@ -147,7 +151,9 @@ def mtu(lab: Lab) -> Verdict:
     missing = [pair for pair, got in zip(chosen, answered, strict=True) if not got]
     lost = [pair for pair, got in zip(missing, ping(lab, missing, payload), strict=True) if not got]
     findings = [Finding(f"{a.server}:{a.port.name}", f"{payload} bytes with DF do not reach {b}") for a, b in lost]
-    return judge("underlay.mtu", f"{payload} byte pings with DF cross all {len(chosen)} pairs", findings, payload=payload)
+    return judge(
+        "underlay.mtu", f"{payload} byte pings with DF cross all {len(chosen)} pairs", findings, payload=payload
+    )
 
 
 def ping(lab: Lab, pairs: Iterable[tuple[NicAddress, NicAddress]], payload: int = 56) -> list[bool]:
@@ -219,7 +225,7 @@ def _replies(wire: socket.socket) -> Iterable[int]:
             return
         offset = (data[0] & 15) * 4 if wire.family == socket.AF_INET else 0
         if len(data) >= offset + 12 and data[offset] in (0, 129) and data[offset + 4 : offset + 6] == b"\x0f\xab":
-            yield struct.unpack_from("!I", data, offset + 8)[0]
+            yield int(struct.unpack_from("!I", data, offset + 8)[0])
 
 
 def _checksum(data: bytes) -> int:
@@ -227,5 +233,4 @@ def _checksum(data: bytes) -> int:
         data += b"\0"
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
-    return ~(total + (total >> 16)) & 0xFFFF
-
+    return int(~(total + (total >> 16)) & 0xFFFF)

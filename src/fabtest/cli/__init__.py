@@ -5,7 +5,7 @@ Tasks are thin: they read arguments, call the packages below, and print tables f
 
 from __future__ import annotations
 
-from invoke import Collection
+from invoke.collection import Collection
 
 from fabtest.cli import capture, config, faults, graph, lab, show, suites, traffic
 

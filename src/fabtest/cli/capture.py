@@ -16,7 +16,7 @@ from fabtest.runtime.processes import program
     help={
         "node": "switch or server",
         "port": "interface, as Ethernet0 or eth1",
-        "out": "pcap file to write; default: text on the terminal; - is pcap on standard output (for wireshark -k -i -)",
+        "out": "pcap file to write; default: text on the terminal; -: pcap on standard output (wireshark -k -i -)",
         "count": "stop after so many packets",
         "seconds": "stop after so many seconds",
         "filter": "pcap filter, for example 'udp port 4791'",
@@ -32,7 +32,14 @@ def lab_capture(
     ports = [link.end(node).port for link in live.fabric.links_of[node]]
     if port not in ports:
         raise UsageError(f"{node} has no cabled port {port}", hint=f"ports: {', '.join(ports)}")
-    argv = [program("tcpdump", "tcpdump"), "-i", chosen.interface(port), "-n", "-U", *(["-c", str(count)] if count else [])]
+    argv = [
+        program("tcpdump", "tcpdump"),
+        "-i",
+        chosen.interface(port),
+        "-n",
+        "-U",
+        *(["-c", str(count)] if count else []),
+    ]
     if out:
         target = "-" if out == "-" else str(Path(out).absolute())
         if out != "-" and not Path(out).absolute().parent.is_dir():

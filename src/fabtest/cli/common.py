@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import invoke
+from invoke.exceptions import Exit
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
@@ -34,7 +34,9 @@ def fabtest_task(**words: Any) -> Callable[[Callable[..., Any]], Any]:
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             logging.basicConfig(
-                level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=err, show_path=False, show_time=False)]
+                level=logging.WARNING,
+                format="%(message)s",
+                handlers=[RichHandler(console=err, show_path=False, show_time=False)],
             )
             try:
                 result = function(*args, **kwargs)
@@ -43,13 +45,13 @@ def fabtest_task(**words: Any) -> Callable[[Callable[..., Any]], Any]:
             except FabtestError as error:
                 sys.stdout.flush()
                 print(f"fabtest: {error}", file=sys.stderr)
-                raise invoke.Exit(code=error.exit_code) from None
+                raise Exit(code=error.exit_code) from None
             except BrokenPipeError:  # the reader of our output has gone (`| head`)
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise invoke.Exit(code=141) from None
+                raise Exit(code=141) from None
             except KeyboardInterrupt:
                 print("fabtest: interrupted", file=sys.stderr)
-                raise invoke.Exit(code=130) from None
+                raise Exit(code=130) from None
 
         return task(**words)(guarded)
 
@@ -86,7 +88,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """A table on stdout; without colour or borders when that is not a terminal."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
+    table = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold"
+    )
     for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import invoke
+from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, err, fabtest_task, out, print_json, print_table
 
@@ -35,7 +35,7 @@ def config_render(c: Any, topology: str, out: str = "", diff: str = "", json: bo
         else:
             sys.stdout.writelines(lines)
         if lines:
-            raise invoke.Exit(code=1)
+            raise Exit(code=1)
         err.print(f"{diff} is what {topology} renders")
         return
     folder = Path(out or f"labs/{fabric.name}")

@@ -13,7 +13,11 @@ ENDS = {"a": "node, or NODE:PORT for one cable of several", "b": "the node at th
 
 @fabtest_task(
     positional=["a", "b"],
-    help={**ENDS, "silent": "frames are lost but carrier stays (a bad optic): only BFD or the hold timer sees it", "json": JSON},
+    help={
+        **ENDS,
+        "silent": "frames are lost but carrier stays (a bad optic): only BFD or the hold timer sees it",
+        "json": JSON,
+    },
 )
 def link_down(c: Any, a: str, b: str, lab: str = "", silent: bool = False, json: bool = False) -> None:
     """Break every cable between two nodes: link-down A B [--silent]."""

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-import invoke
+from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, print_table, runtime, the_lab
 from fabtest.cli.stages import Stages
@@ -26,7 +26,9 @@ DEFAULT_TOPOLOGY = "clos-2x2"
         "json": JSON,
     },
 )
-def lab_up(c: Any, topology: str | None = None, name: str = "", wait: bool = True, timeout: float = 120.0, json: bool = False) -> None:
+def lab_up(
+    c: Any, topology: str | None = None, name: str = "", wait: bool = True, timeout: float = 120.0, json: bool = False
+) -> None:
     """Bring a fabric up as a lab: lab-up [TOPOLOGY] [--name NAME].
 
     Renders every configuration, builds namespaces and links, starts the switches, and waits until every BGP session
@@ -140,7 +142,9 @@ def lab_status(c: Any, lab: str | None = None, json: bool = False, all: bool = F
         if hidden:
             out.print(f"({len(status.nodes)} nodes; those not ok are shown, --all shows every one)")
         out.print()
-        out.print(f"links: {status.links_up} of {status.links} up; BGP sessions: {status.established} of {status.sessions} up")
+        out.print(
+            f"links: {status.links_up} of {status.links} up; BGP sessions: {status.established} of {status.sessions} up"
+        )
         out.print(f"agent: {'running' if status.agent else 'not running'}")
         if status.trouble:
             out.print(f"\nnot as designed ({len(status.trouble)}):", style="bold red")
@@ -152,7 +156,7 @@ def lab_status(c: Any, lab: str | None = None, json: bool = False, all: bool = F
         else:
             out.print("everything is as designed", style="green")
     if status.trouble:
-        raise invoke.Exit(code=1)
+        raise Exit(code=1)
 
 
 @fabtest_task(positional=["node"], help={"node": "switch or server", "lab": LAB, "timeout": "seconds"})
@@ -168,7 +172,7 @@ def lab_exec(c: Any, node: str, lab: str = "", timeout: float = 0.0) -> None:
     live = the_lab(lab).node(node)
     code = live.interactive(argv, timeout or None)
     if code:
-        raise invoke.Exit(code=code)
+        raise Exit(code=code)
 
 
 @fabtest_task(positional=["node"], help={"node": "switch or server", "lab": LAB})
@@ -180,12 +184,17 @@ def lab_shell(c: Any, node: str, lab: str = "") -> None:
     argv = [shell, "--norc", "-i"] if shell.endswith("bash") else [shell, "-i"]
     code = live.interactive(argv, None)
     if code:
-        raise invoke.Exit(code=code)
+        raise Exit(code=code)
 
 
 @fabtest_task(
     optional=["node"],
-    help={"node": "switch or server; left out: the lab's agent", "lab": LAB, "lines": "last lines of each log", "follow": "go on printing"},
+    help={
+        "node": "switch or server; left out: the lab's agent",
+        "lab": LAB,
+        "lines": "last lines of each log",
+        "follow": "go on printing",
+    },
 )
 def lab_logs(c: Any, node: str | None = None, lab: str = "", lines: int = 50, follow: bool = False) -> None:
     """Logs of a node's daemons, or of the lab's agent: lab-logs [NODE]."""
@@ -197,5 +206,12 @@ def lab_logs(c: Any, node: str | None = None, lab: str = "", lines: int = 50, fo
     if not files:
         err.print(f"{node or 'the agent'} has written no log")
         return
-    argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), *(["-v"] if len(files) > 1 else []), *map(str, files)]
+    argv = [
+        "tail",
+        "-n",
+        str(lines),
+        *(["-F"] if follow else []),
+        *(["-v"] if len(files) > 1 else []),
+        *map(str, files),
+    ]
     subprocess.run(argv, check=False)

@@ -32,9 +32,7 @@ def _table(node: LiveNode, db: DbId, table: str) -> dict[str, dict[str, str]]:
 
 def interfaces_status(node: LiveNode) -> Rows:
     """show interfaces status"""
-    members = {
-        key.partition("|")[2] for key in _table(node, DbId.CONFIG, "VLAN_MEMBER")
-    }
+    members = {key.partition("|")[2] for key in _table(node, DbId.CONFIG, "VLAN_MEMBER")}
     routed = {key.partition("|")[0] for key in _table(node, DbId.CONFIG, "INTERFACE")}
     return [
         {
@@ -136,9 +134,14 @@ SHOWS: dict[str, Callable[[LiveNode], Rows]] = {
 NUMBERS = {"RX_OK", "RX_BYTES", "RX_ERR", "RX_DRP", "TX_OK", "TX_BYTES", "TX_ERR", "TX_DRP"}
 
 
-@fabtest_task(positional=["node"], rest="words", help={"node": "switch", "words": ", ".join(SHOWS), "lab": LAB, "json": JSON})
+@fabtest_task(
+    positional=["node"], rest="words", help={"node": "switch", "words": ", ".join(SHOWS), "lab": LAB, "json": JSON}
+)
 def show(c: Any, node: str, words: list[str] | None = None, lab: str = "", json: bool = False) -> None:
-    """A switch as SONiC shows it: show NODE interfaces status | interfaces counters | ip bgp summary | ip route | lldp table."""
+    """A switch as SONiC shows it: show NODE WORDS.
+
+    WORDS: interfaces status, interfaces counters, ip bgp summary, ip route, lldp table (and ipv6 for ip).
+    """
     asked = " ".join(words or [])
     chosen = [name for name in SHOWS if name == asked] or [name for name in SHOWS if asked and name.startswith(asked)]
     if len(chosen) != 1:
@@ -154,4 +157,6 @@ def show(c: Any, node: str, words: list[str] | None = None, lab: str = "", json:
         print(f"{node}: nothing to show")
     else:
         heads = list(rows[0])
-        print(columns_text(heads, [[r[h] for h in heads] for r in rows], [i for i, h in enumerate(heads) if h in NUMBERS]))
+        print(
+            columns_text(heads, [[r[h] for h in heads] for r in rows], [i for i, h in enumerate(heads) if h in NUMBERS])
+        )

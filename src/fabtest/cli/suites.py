@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import invoke
+from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, the_lab
 from fabtest.errors import FileProblem, UsageError
@@ -37,8 +37,13 @@ def suites_folder() -> Path:
         "json": JSON,
     },
 )
-def lab_test(c: Any, suite: list[str] | None = None, lab: str = "", junit: str = "", html: str = "", json: bool = False) -> None:
-    """Prove a running lab: lab-test [SUITE...]. Exit code 0 all passed, 1 something failed, 3 something inconclusive."""
+def lab_test(
+    c: Any, suite: list[str] | None = None, lab: str = "", junit: str = "", html: str = "", json: bool = False
+) -> None:
+    """Prove a running lab: lab-test [SUITE...].
+
+    Exit code 0: all passed; 1: something failed; 3: nothing failed, something was inconclusive.
+    """
     chosen = list(suite or SUITES)
     for name in chosen:
         if name not in SUITES:
@@ -49,7 +54,8 @@ def lab_test(c: Any, suite: list[str] | None = None, lab: str = "", junit: str =
     with tempfile.TemporaryDirectory(prefix="fabtest-") as scratch:
         report = Path(scratch) / "verdicts.json"
         argv = [
-            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "--tb=short", "-o", "addopts=",
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "--tb=short",
+            "-o", "addopts=",
             "-o", "filterwarnings=", f"--rootdir={folder}", "-c", "/dev/null", f"--fabtest-lab={live.name}",
             f"--fabtest-report={report}",
             *([f"--junitxml={Path(junit).absolute()}"] if junit else []),
@@ -69,7 +75,7 @@ def lab_test(c: Any, suite: list[str] | None = None, lab: str = "", junit: str =
         note = f", {len(inconclusive)} inconclusive" if inconclusive else ""
         out.print(f"lab {live.name}: {passed} checks passed{note} in {seconds} s")
     if result:
-        raise invoke.Exit(code=result)
+        raise Exit(code=result)
 
 
 def _write_html(live: Any, suites: list[str], verdicts: list[dict[str, Any]], seconds: float, file: str) -> None:
@@ -78,7 +84,9 @@ def _write_html(live: Any, suites: list[str], verdicts: list[dict[str, Any]], se
     from fabtest.report.page import verdict_page
 
     status = lab_status(live)
-    state = LiveState({n.name: n.state for n in status.nodes}, {str(h.link): h.why for h in status.link_health if not h.up})
+    state = LiveState(
+        {n.name: n.state for n in status.nodes}, {str(h.link): h.why for h in status.link_health if not h.up}
+    )
     page = verdict_page(live.fabric, live.name, suites, verdicts, seconds, state)
     try:
         Path(file).write_text(page)
@@ -89,7 +97,10 @@ def _write_html(live: Any, suites: list[str], verdicts: list[dict[str, Any]], se
 
 @fabtest_task(
     rest="arguments",
-    help={"arguments": "folders, files or pytest's own arguments (after --)", "quick": "unit tests only: no labs, no root"},
+    help={
+        "arguments": "folders, files or pytest's own arguments (after --)",
+        "quick": "unit tests only: no labs, no root",
+    },
 )
 def test(c: Any, arguments: list[str] | None = None, quick: bool = False) -> None:
     """fabtest's own tests, labs and all: test [-- PYTEST ARGUMENTS]. Needs a checkout."""
@@ -97,8 +108,13 @@ def test(c: Any, arguments: list[str] | None = None, quick: bool = False) -> Non
 
     root = Path(__file__).parents[3]
     if not (root / "tests" / "unit").is_dir():
-        raise UsageError("the tests come with a checkout, not with the installed package", hint="git clone, then ./inv test")
-    chosen = [*(arguments or []), *remainder()] or [str(root / "tests" / "unit"), *([] if quick else [str(root / "tests" / "lab")])]
+        raise UsageError(
+            "the tests come with a checkout, not with the installed package", hint="git clone, then ./inv test"
+        )
+    chosen = [*(arguments or []), *remainder()] or [
+        str(root / "tests" / "unit"),
+        *([] if quick else [str(root / "tests" / "lab")]),
+    ]
     code = subprocess.run([sys.executable, "-m", "pytest", *chosen], cwd=root, check=False).returncode
     if code:
-        raise invoke.Exit(code=1 if code == 1 else 2)
+        raise Exit(code=1 if code == 1 else 2)

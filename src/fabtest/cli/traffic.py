@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import invoke
+from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, the_lab
 from fabtest.errors import UsageError
@@ -52,14 +52,22 @@ def traffic_send(
     else:
         out.print(result.sentence())
     if result.lost or result.bad_icrc:
-        raise invoke.Exit(code=1)
+        raise Exit(code=1)
 
 
 @fabtest_task(
     positional=["node"],
-    help={"node": "server or switch", "seconds": "how long", "count": "stop after so many packets", "lab": LAB, "json": JSON},
+    help={
+        "node": "server or switch",
+        "seconds": "how long",
+        "count": "stop after so many packets",
+        "lab": LAB,
+        "json": JSON,
+    },
 )
-def traffic_receive(c: Any, node: str, seconds: float = 10.0, count: int = 0, lab: str = "", json: bool = False) -> None:
+def traffic_receive(
+    c: Any, node: str, seconds: float = 10.0, count: int = 0, lab: str = "", json: bool = False
+) -> None:
     """Watch RoCEv2 packets arrive at a node, flow by flow: traffic-receive NODE."""
     from fabtest.cli.common import print_table
     from fabtest.roce.capture import Capture

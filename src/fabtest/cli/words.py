@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import invoke
+import invoke.tasks
 from invoke.parser.parser import ParseMachine
 
 #: Task name -> (arguments that may be left out, the argument that takes the remaining words).
@@ -29,7 +29,7 @@ def task(
         name = function.__name__.replace("_", "-")
         _SPECS[name] = (frozenset(optional), rest)
         names = [*positional, *optional, *([rest] if rest else [])]
-        return invoke.task(positional=names, help=help or {}, name=name, auto_shortflags=False)(function)
+        return invoke.tasks.task(positional=names, help=help or {}, name=name, auto_shortflags=False)(function)
 
     return decorate
 
@@ -40,7 +40,7 @@ def remainder() -> list[str]:
 
 
 def _spec(machine: ParseMachine) -> tuple[frozenset[str], str | None]:
-    return _SPECS.get(machine.context.name, (frozenset(), None)) if machine.context else (frozenset(), None)
+    return _SPECS.get(machine.context.name or "", (frozenset(), None)) if machine.context else (frozenset(), None)
 
 
 def _handle(self: ParseMachine, token: str) -> None:
@@ -70,4 +70,5 @@ def _complete_context(self: ParseMachine) -> None:
 
 # The machine's states live in its class and are not inherited, so the two steps are replaced in place.
 _invoke_handle, _invoke_complete_context = ParseMachine.handle, ParseMachine.complete_context
-ParseMachine.handle, ParseMachine.complete_context = _handle, _complete_context
+setattr(ParseMachine, "handle", _handle)  # noqa: B010
+setattr(ParseMachine, "complete_context", _complete_context)  # noqa: B010

@@ -83,7 +83,9 @@ class Node:
         with inside(self.netns):
             self.events = NetlinkSocket(GROUPS if self.is_switch else RTMGRP_LINK)
             self.kernel = NetlinkSocket()
-            self.wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(lldp.ETHERTYPE))
+            self.wire = socket.socket(
+                socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(lldp.ETHERTYPE)
+            )
         self.wire.setblocking(False)
         self.links: dict[str, LinkInfo] = {}
         self.intent: SwitchIntent | None = None
@@ -128,7 +130,8 @@ class Agent:
     def run(self) -> None:
         """Until SIGTERM."""
         now = time.monotonic()
-        for spec in (*self.fabric.switches, *self.fabric.servers):
+        specs: list[Switch | Server] = [*self.fabric.switches, *self.fabric.servers]
+        for spec in specs:
             node = Node(self.lab, spec)
             self.nodes[node.name] = node
             self.selector.register(node.events, selectors.EVENT_READ, (self._on_netlink, node))
@@ -140,7 +143,9 @@ class Agent:
         for node in self.switches():
             self._connect(node)
         (self.lab.path / "agent.ready").write_text(f"{os.getpid()}\n")
-        log.info("agent of %s: %d switches, %d servers", self.lab.name, len(self.fabric.switches), len(self.fabric.servers))
+        log.info(
+            "agent of %s: %d switches, %d servers", self.lab.name, len(self.fabric.switches), len(self.fabric.servers)
+        )
         ports = sum(len(self.fabric.links_of[s.name]) for s in self.fabric.switches)
         self._every(max(1.0, ports / COUNTER_PORTS_PER_S), self._counters)
         self._every(max(1.0, len(self.fabric.switches) / BGP_NODES_PER_S), self._sessions)
@@ -273,7 +278,7 @@ class Agent:
                 if stale:
                     pipe.hdel(key, *stale)
                 if row:
-                    pipe.hset(key, mapping=row)  # type: ignore[arg-type]
+                    pipe.hset(key, mapping=row)
             pipe.execute()
         for key in gone:
             del known[key]
@@ -304,7 +309,9 @@ class Agent:
             return set()
         if node.name in faults:
             return {link.end(node.name).port for link in self.fabric.links_of[node.name]}
-        return {key.partition(":")[2] for key, how in faults.items() if key.startswith(f"{node.name}:") and how == "carrier"}
+        return {
+            key.partition(":")[2] for key, how in faults.items() if key.startswith(f"{node.name}:") and how == "carrier"
+        }
 
     def _apply(self, node: Node) -> None:
         """CONFIG_DB to the kernel, and what follows from it to the other databases."""

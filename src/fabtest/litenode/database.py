@@ -25,15 +25,15 @@ def redis_argv(program: str, folder: Path) -> list[str]:
 
 
 @cache
-def _pool(path: str, number: int) -> redis.ConnectionPool[Any]:
+def _pool(path: str, number: int) -> redis.ConnectionPool:
     return redis.ConnectionPool(
         connection_class=redis.UnixDomainSocketConnection, path=path, db=number, decode_responses=True,
         socket_timeout=10,
     )  # fmt: skip
 
 
-def client(folder: Path, db: DbId) -> redis.Redis:
-    """A client of one database of a node; connections are shared within the process."""
+def client(folder: Path, db: DbId) -> Any:
+    """A redis.Redis of one database of a node, answers decoded; connections are shared within the process."""
     return redis.Redis(connection_pool=_pool(str(folder / "redis.sock"), db.number))
 
 
@@ -68,7 +68,7 @@ def load_config(folder: Path, config: ConfigDb) -> None:
     with client(folder, DbId.CONFIG).pipeline(transaction=False) as pipe:
         for table, rows in config.items():
             for key, row in rows.items():
-                pipe.hset(f"{table}|{key}", mapping=to_redis(row))  # type: ignore[arg-type]
+                pipe.hset(f"{table}|{key}", mapping=to_redis(row))
         pipe.set("CONFIG_DB_INITIALIZED", "1")
         pipe.execute()
     path = folder / "switch.json"
@@ -79,7 +79,7 @@ def load_config(folder: Path, config: ConfigDb) -> None:
             pipe.execute()
 
 
-def read_config(connection: redis.Redis, tables: tuple[str, ...]) -> ConfigDb:
+def read_config(connection: Any, tables: tuple[str, ...]) -> ConfigDb:
     """Tables of a live CONFIG_DB."""
     prefixes = tuple(f"{t}|" for t in tables)
     keys = [k for k in connection.keys("*") if k.startswith(prefixes)]

@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, collapse_addresses
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    collapse_addresses,
+)
 
 from fabtest.model.qos import QosIntent
 
 IPInterface = IPv4Interface | IPv6Interface
+IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 
 
@@ -177,7 +186,7 @@ class NicPort:
     speed: int
     mtu: int
     addresses: tuple[IPInterface, ...]
-    gateways: tuple[IPv4Interface | IPv6Interface, ...]
+    gateways: tuple[IPAddress, ...]
     leaf: Endpoint
 
 

@@ -81,7 +81,10 @@ def inventory(fabric: Fabric) -> dict[str, Any]:
                 {
                     "number": nic.number, "rail": nic.rail, "gpus": nic.gpus,
                     "ports": [
-                        {"name": p.name, "plane": p.plane, "leaf": str(p.leaf), "addresses": [str(a) for a in p.addresses]}
+                        {
+                            "name": p.name, "plane": p.plane, "leaf": str(p.leaf),
+                            "addresses": [str(a) for a in p.addresses],
+                        }
                         for p in nic.ports
                     ],
                 }

@@ -36,14 +36,16 @@ class _Spot:
 def _rows(fabric: Fabric) -> list[tuple[Tier, list[Switch | Server]]]:
     rows: list[tuple[Tier, list[Switch | Server]]] = []
     for tier in (Tier.SUPERSPINE, Tier.SPINE, Tier.LEAF):
-        members: list[Switch | Server] = sorted(
-            (s for s in fabric.switches if s.tier is tier), key=lambda s: (s.plane, s.unit or 0)
-        )
+        members: list[Switch | Server] = sorted((s for s in fabric.switches if s.tier is tier), key=_plane_and_unit)
         if members:
             rows.append((tier, members))
     if fabric.servers:
         rows.append((Tier.SERVER, list(fabric.servers)))
     return rows
+
+
+def _plane_and_unit(node: Switch | Server) -> tuple[int, int]:
+    return node.plane if isinstance(node, Switch) else 0, node.unit or 0
 
 
 def _place(rows: list[tuple[Tier, list[Switch | Server]]]) -> tuple[dict[str, _Spot], float, float]:
@@ -77,7 +79,8 @@ def fabric_svg(fabric: Fabric, state: LiveState | None = None) -> str:
 
 def _title(fabric: Fabric) -> str:
     gpus = sum(nic.gpus for s in fabric.servers for nic in s.nics)
-    return f"{fabric.name}: {len(fabric.switches)} switches, {len(fabric.servers)} servers, {gpus} GPUs, {len(fabric.links)} links"
+    nodes = f"{len(fabric.switches)} switches, {len(fabric.servers)} servers, {gpus} GPUs"
+    return f"{fabric.name}: {nodes}, {len(fabric.links)} links"
 
 
 def _frames(rows: list[tuple[Tier, list[Switch | Server]]], spots: dict[str, _Spot]) -> list[str]:
@@ -95,8 +98,8 @@ def _frames(rows: list[tuple[Tier, list[Switch | Server]]], spots: dict[str, _Sp
             left, right, y = min(xs) - BOX_W / 2 - 7, max(xs) + BOX_W / 2 + 7, spots[names[0]].y
             label = f"unit {unit}" + (f", plane {plane}" if tier is not Tier.SERVER and plane > 1 else "")
             parts.append(
-                f'<rect x="{left:.1f}" y="{y - BOX_H / 2 - 7:.1f}" width="{right - left:.1f}" height="{BOX_H + 14}" rx="8" '
-                f'fill="none" stroke="#cbd2d9"><title>{label}</title></rect>'
+                f'<rect x="{left:.1f}" y="{y - BOX_H / 2 - 7:.1f}" width="{right - left:.1f}" height="{BOX_H + 14}" '
+                f'rx="8" fill="none" stroke="#cbd2d9"><title>{label}</title></rect>'
             )
     return parts
 
@@ -116,7 +119,15 @@ def _shifts(fabric: Fabric) -> list[float]:
 def _link(link: Link, shift: float, spots: dict[str, _Spot], state: LiveState | None) -> str:
     a, b = spots[link.a.node], spots[link.b.node]
     why = state.links.get(str(link), "") if state else ""
-    colour = RED if why and "drops every frame" not in why else ORANGE if why else RAILS[(link.rail - 1) % 8] if link.rail else GREY
+    colour = (
+        RED
+        if why and "drops every frame" not in why
+        else ORANGE
+        if why
+        else RAILS[(link.rail - 1) % 8]
+        if link.rail
+        else GREY
+    )
     dash = ' stroke-dasharray="6 4"' if link.plane > 1 else ""
     title = f"{link}, {format_speed(link.speed)}, {link.length_m} m" + (f": {why}" if why else "")
     return (
@@ -131,17 +142,19 @@ def _node(node: Switch | Server, spot: _Spot, tier: Tier, state: LiveState | Non
     edge = {"ok": "#52606d", "degraded": ORANGE, "off": RED}.get(how, RED)
     if isinstance(node, Switch):
         note = f"rail {node.rail}" if node.rail else f"AS {node.asn}"
-        title = f"{node.name}: {tier.name.lower()}, plane {node.plane}, AS {node.asn}, {', '.join(map(str, node.loopbacks))}"
+        loopbacks = ", ".join(map(str, node.loopbacks))
+        title = f"{node.name}: {tier.name.lower()}, plane {node.plane}, AS {node.asn}, {loopbacks}"
     else:
         note = f"{sum(nic.gpus for nic in node.nics)} GPUs"
         title = f"{node.name}: " + ", ".join(f"{p.name} {' '.join(str(a.ip) for a in p.addresses)}" for p in node.ports)
     left, top = spot.x - BOX_W / 2, spot.y - BOX_H / 2
     return (
-        f'<g><title>{escape(title)}{"" if how == "ok" else " - " + how}</title>'
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{BOX_W}" height="{BOX_H}" rx="5" fill="{FILL[tier]}" stroke="{edge}" '
-        f'stroke-width="{1.2 if how == "ok" else 2.6}"/>'
+        f"<g><title>{escape(title)}{'' if how == 'ok' else ' - ' + how}</title>"
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{BOX_W}" height="{BOX_H}" rx="5" fill="{FILL[tier]}" '
+        f'stroke="{edge}" stroke-width="{1.2 if how == "ok" else 2.6}"/>'
         f'<text x="{spot.x:.1f}" y="{spot.y - 2:.1f}" text-anchor="middle" fill="{INK}">{escape(node.name)}</text>'
-        f'<text x="{spot.x:.1f}" y="{spot.y + 12:.1f}" text-anchor="middle" font-size="9" fill="#52606d">{escape(note)}</text></g>'
+        f'<text x="{spot.x:.1f}" y="{spot.y + 12:.1f}" text-anchor="middle" font-size="9" fill="#52606d">'
+        f"{escape(note)}</text></g>"
     )
 
 
@@ -154,7 +167,9 @@ def _legend(fabric: Fabric, width: float, height: float) -> list[str]:
         parts.append(f'<text x="{x + 23}" y="{y + 4}" font-size="10" fill="{INK}">rail {rail}</text>')
         x += 68
     if len(fabric.planes) > 1:
-        parts.append(f'<line x1="{x}" y1="{y}" x2="{x + 24}" y2="{y}" stroke="{GREY}" stroke-width="2" stroke-dasharray="6 4"/>')
+        parts.append(
+            f'<line x1="{x}" y1="{y}" x2="{x + 24}" y2="{y}" stroke="{GREY}" stroke-width="2" stroke-dasharray="6 4"/>'
+        )
         parts.append(f'<text x="{x + 29}" y="{y + 4}" font-size="10" fill="{INK}">plane 2</text>')
     return parts
 
@@ -165,7 +180,8 @@ def fabric_html(fabric: Fabric, state: LiveState | None = None) -> str:
     note = f"<h2>Links that are down</h2><ul>{broken}</ul>" if broken else "<p>No link is down.</p>" if state else ""
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(fabric.name)}</title>"
-        "<style>body{font:14px sans-serif;margin:1.5em;color:#1f2933}svg{max-width:100%;height:auto;border:1px solid #e4e7eb}"
+        "<style>body{font:14px sans-serif;margin:1.5em;color:#1f2933}"
+        "svg{max-width:100%;height:auto;border:1px solid #e4e7eb}"
         "line:hover{stroke-width:5}</style>"
         f"<body>{fabric_svg(fabric, state)}{note}</body></html>\n"
     )

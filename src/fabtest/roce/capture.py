@@ -49,7 +49,9 @@ class Capture:
         code = ctypes.create_string_buffer(_filter(0x40000 if whole else HEADERS))
         with inside(netns):
             # What comes in before the filter stands is told by its headers.
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
+            self._socket = socket.socket(
+                socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL)
+            )
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, buffer)
         count = (len(code) - 1) // 8
         self._socket.setsockopt(

@@ -80,11 +80,11 @@ def _build(flow: Flow, src_mac: str, dst_mac: str, payload: int, opcode: int) ->
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6
     from scapy.layers.l2 import Ether
-    from scapy.packet import Raw
+    from scapy.packet import Packet, Raw
 
     tos = flow.dscp << 2 | ECT0
     if flow.src.version == 4:
-        network = IP(src=str(flow.src), dst=str(flow.dst), tos=tos, flags="DF", ttl=64, id=0)
+        network: Packet = IP(src=str(flow.src), dst=str(flow.dst), tos=tos, flags="DF", ttl=64, id=0)
     else:
         network = IPv6(src=str(flow.src), dst=str(flow.dst), tc=tos, hlim=64)
     pad = -payload % 4

@@ -37,7 +37,7 @@ def nic_addresses(lab: Lab, server: str, family: int) -> list[NicAddress]:
     for port in lab.fabric.server[server].ports:
         for address, gateway in zip(port.addresses, port.gateways, strict=True):
             if address.version == family:
-                found.append(NicAddress(server, port, address.ip, IPv4Address(int(gateway)) if family == 4 else IPv6Address(int(gateway))))
+                found.append(NicAddress(server, port, address.ip, gateway))
     return found
 
 
@@ -51,7 +51,8 @@ def nic_named(lab: Lab, word: str, family: int) -> NicAddress:
     chosen = [n for n in found if not port or n.port.name == port]
     if not chosen:
         raise UsageError(
-            f"{server} has no NIC port {port or 'with an address'}", hint=f"ports: {', '.join(n.port.name for n in found)}"
+            f"{server} has no NIC port {port or 'with an address'}",
+            hint=f"ports: {', '.join(n.port.name for n in found)}",
         )
     return chosen[0]
 

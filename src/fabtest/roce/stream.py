@@ -144,8 +144,10 @@ class Stream:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        for endpoint in (*self._senders, *self._returns, *self._listeners):
-            endpoint.close()
+        for sender in (*self._senders, *self._returns):
+            sender.close()
+        for listener in self._listeners:
+            listener.close()
         close_all([c for c in (self._in, self._back) if c is not None])
         return StreamResult(tuple(outage_of(r, self.interval, end) for r in self.records), self.bad_icrc)
 

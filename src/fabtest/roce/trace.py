@@ -60,7 +60,9 @@ def trace(lab: Lab, probes: Iterable[Probe], switches: Iterable[str] | None = No
     try:
         for probe in probes:
             with Sender(lab, probe.src) as sender:
-                template = sender.template(Flow(probe.src.address, probe.dst.address, probe.src_ports[0], dscp=probe.dscp))
+                template = sender.template(
+                    Flow(probe.src.address, probe.dst.address, probe.src_ports[0], dscp=probe.dscp)
+                )
                 _send(template, sender, probe, paths, recorders, receivers)
         end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:

@@ -67,8 +67,13 @@ Progress = Callable[[str, int, int], None]
 class LiveNode(Protocol):
     """A node that runs."""
 
-    name: str
-    role: str
+    @property
+    def name(self) -> str:
+        """Its name in the topology."""
+
+    @property
+    def role(self) -> str:
+        """``switch`` or ``server``."""
 
     @property
     def netns(self) -> Path:
@@ -96,9 +101,17 @@ class LiveNode(Protocol):
 class Lab(Protocol):
     """A fabric that runs."""
 
-    name: str
-    fabric: Fabric
-    capabilities: frozenset[Capability]
+    @property
+    def name(self) -> str:
+        """The lab's name."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """What was designed."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What suites may count on."""
 
     def node(self, name: str) -> LiveNode:
         """A node by name. Raises UsageError with the nearest name."""

@@ -11,7 +11,17 @@ import os
 import sys
 from pathlib import Path
 
-from fabtest.runtime.namespaces import CLONE_NEWNET, CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE, _check, _libc, mount, unshare
+from fabtest.runtime.namespaces import (
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    MS_BIND,
+    MS_REC,
+    MS_SLAVE,
+    _check,
+    _libc,
+    mount,
+    unshare,
+)
 
 
 def enter(netns: str, folder: Path, argv: list[str]) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 
-
 from fabtest.errors import LabError
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = (
@@ -105,9 +104,7 @@ class Batch:
 
     def _add(self, kind: int, flags: int, body: bytes, label: str) -> None:
         total = 16 + len(body)
-        self.messages.append(
-            _HEADER.pack(total, kind, flags | NLM_F_REQUEST | NLM_F_ACK, len(self.messages), 0) + body
-        )
+        self.messages.append(_HEADER.pack(total, kind, flags | NLM_F_REQUEST | NLM_F_ACK, len(self.messages), 0) + body)
         self.labels.append(label)
 
     def veth(self, a: VethEnd, b: VethEnd) -> None:
@@ -462,5 +459,3 @@ class NetlinkSocket:
                 found += [(kind, body) for kind, _, body in self._messages()]
         except BlockingIOError:
             return found
-
-

@@ -193,7 +193,7 @@ class NetnsLab:
         for link in links:
             for end in (link.a, link.b):
                 how = self.faults().get(str(end))
-                self._record(lambda f, end=end: f.pop(str(end), None))  # type: ignore[misc]
+                self._record(lambda f, end=end: _forget(f, str(end)))  # type: ignore[misc]
                 if how == "silent":
                     self._set_drop(end, False)
                 elif how == "carrier":
@@ -249,7 +249,7 @@ class NetnsLab:
     def start_node(self, name: str) -> None:
         """Power on: a switch starts with empty databases and loads its config_db.json."""
         node = self.node(name)
-        self._record(lambda f: f.pop(name, None))
+        self._record(lambda f: _forget(f, name))
         if name in self.fabric.switch:
             start_redis(self.name, [node])
             database.wait_ready(node.folder)
@@ -264,6 +264,10 @@ class NetnsLab:
         if name in self.fabric.switch:
             start_routing(self.name, [node], self.fabric)
         processes.forget_children()
+
+
+def _forget(faults: dict[str, str], key: str) -> None:
+    faults.pop(key, None)
 
 
 class NetnsRuntime:
@@ -373,7 +377,12 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
     for daemon in daemons:
         path = program(daemon, "frr")
         for node in nodes:
-            spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=node.folder / "log" / f"{daemon}.out")
+            spawn(
+                _frr_argv(path, daemon, node.folder),
+                lab=lab,
+                netns=node.netns,
+                log=node.folder / "log" / f"{daemon}.out",
+            )
         if daemon == "zebra":
             _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
 

@@ -39,7 +39,8 @@ class LabFolder:
     def __init__(self, name: str) -> None:
         if not NAME.match(name):
             raise UsageError(
-                f"{name!r} is not a lab name", hint="lower-case letters, digits and inner hyphens, at most 32 characters"
+                f"{name!r} is not a lab name",
+                hint="lower-case letters, digits and inner hyphens, at most 32 characters",
             )
         self.name = name
         self.path = ROOT / name

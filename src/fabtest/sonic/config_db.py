@@ -48,9 +48,7 @@ def render_config_db(fabric: Fabric, switch: Switch) -> ConfigDb:
         ],
     )
     config["FLEX_COUNTER_TABLE"] = {group: {"FLEX_COUNTER_STATUS": "enable"} for group in COUNTER_GROUPS}
-    config["SWITCH_HASH"] = {
-        "GLOBAL": {"ecmp_hash": list(switch.hash.fields), "lag_hash": list(switch.hash.fields)}
-    }
+    config["SWITCH_HASH"] = {"GLOBAL": {"ecmp_hash": list(switch.hash.fields), "lag_hash": list(switch.hash.fields)}}
     return {table: rows for table, rows in config.items() if rows}
 
 

@@ -61,7 +61,9 @@ def port_qos(config: ConfigDb, port: str) -> PortQos:
             ecn |= _fields(f"queue {queue}", profile) if profile is not None else {f"queue {queue} profile": "missing"}
         if "scheduler" in row:
             profile = config.get("SCHEDULER", {}).get(_text(row["scheduler"]))
-            schedulers |= _fields(f"queue {queue}", profile) if profile is not None else {f"queue {queue} type": "missing"}
+            schedulers |= (
+                _fields(f"queue {queue}", profile) if profile is not None else {f"queue {queue} type": "missing"}
+            )
     return PortQos(
         maps=_maps(config, binding),
         pfc={f"priority {p}": "on" for p in sorted(_priorities(binding, "pfc_enable"))},
@@ -109,7 +111,9 @@ def _buffers(config: ConfigDb, port: str) -> Aspect:
                 continue
             found |= _fields(f"{word} {number}", profile, frozenset({"pool"}))
             pool = config.get("BUFFER_POOL", {}).get(_text(profile.get("pool", "")))
-            found |= _fields(f"{word} {number} pool", pool) if pool is not None else {f"{word} {number} pool": "missing"}
+            found |= (
+                _fields(f"{word} {number} pool", pool) if pool is not None else {f"{word} {number} pool": "missing"}
+            )
     for table in ("BUFFER_PORT_INGRESS_PROFILE_LIST", "BUFFER_PORT_EGRESS_PROFILE_LIST"):
         for ports, row in config.get(table, {}).items():
             if port in ports.split(","):

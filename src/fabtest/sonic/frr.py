@@ -26,14 +26,18 @@ def _environment() -> jinja2.Environment:
 
 def render_frr(fabric: Fabric, switch: Switch) -> str:
     """The configuration of every routing daemon of a switch, in one file (``split-unified``)."""
-    return _environment().get_template("frr.conf.j2").render(
-        switch=switch,
-        bgp=fabric.bgp,
-        unnumbered=fabric.unnumbered,
-        planes=len(fabric.planes),
-        families=[(family, "ip" if family == 4 else "ipv6") for family in fabric.families],
-        pools=fabric.advertised,
-        originated=(*(loop.network for loop in switch.loopbacks), *switch.server_prefixes),
+    return (
+        _environment()
+        .get_template("frr.conf.j2")
+        .render(
+            switch=switch,
+            bgp=fabric.bgp,
+            unnumbered=fabric.unnumbered,
+            planes=len(fabric.planes),
+            families=[(family, "ip" if family == 4 else "ipv6") for family in fabric.families],
+            pools=fabric.advertised,
+            originated=(*(loop.network for loop in switch.loopbacks), *switch.server_prefixes),
+        )
     )
 
 
@@ -65,5 +69,3 @@ def split_by_daemon(text: str) -> dict[str, str]:
         for owner in owners:
             parts[owner].append(line)
     return {daemon: "\n".join(lines) + "\n" for daemon, lines in parts.items()}
-
-

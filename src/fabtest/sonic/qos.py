@@ -88,9 +88,7 @@ def _maps(intent: QosIntent) -> ConfigDb:
     tables: ConfigDb = {
         "DSCP_TO_TC_MAP": {MAP: {str(d): str(tc_of.get(d, 0)) for d in range(64)}},
         "TC_TO_QUEUE_MAP": {MAP: identity},
-        "TC_TO_PRIORITY_GROUP_MAP": {
-            MAP: {str(tc): str(tc if tc in intent.pfc_priorities else 0) for tc in range(8)}
-        },
+        "TC_TO_PRIORITY_GROUP_MAP": {MAP: {str(tc): str(tc if tc in intent.pfc_priorities else 0) for tc in range(8)}},
     }
     if intent.lossless:
         tables["MAP_PFC_PRIORITY_TO_QUEUE"] = {MAP: identity}
@@ -142,9 +140,7 @@ def _queues(intent: QosIntent, ports: Sequence[QosPort]) -> Table:
     return table
 
 
-def _buffers(
-    intent: QosIntent, ports: Sequence[QosPort], rooms: Mapping[str, Headroom], pool: int
-) -> ConfigDb:
+def _buffers(intent: QosIntent, ports: Sequence[QosPort], rooms: Mapping[str, Headroom], pool: int) -> ConfigDb:
     total = str(intent.buffer_bytes)
     profiles: Table = {
         "ingress_lossy_profile": {"pool": "ingress_lossless_pool", "size": "0", "dynamic_th": LOSSY_TH},

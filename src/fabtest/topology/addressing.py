@@ -34,7 +34,7 @@ def check_pools(spec: AddressingSpec, source: Source) -> list[Problem]:
         pools = [(n + suffix, ip_network(getattr(spec, n + suffix))) for n in names]
         for i, (name, pool) in enumerate(pools):
             for other, earlier in pools[:i]:
-                if pool.overlaps(earlier):  # type: ignore[arg-type]
+                if pool.overlaps(earlier):
                     problems.append(
                         source.problem(
                             ("addressing", name),

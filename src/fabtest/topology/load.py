@@ -92,7 +92,10 @@ def load_fabric_text(text: str, file: str, *, default_name: str = "fabric") -> F
 
 def shipped_topologies() -> dict[str, FilePath]:
     """The topologies that come with fabtest, by name: of the checkout, or of the installed package."""
-    for folder in (FilePath(__file__).parents[3] / "topologies", FilePath(str(resources.files("fabtest"))) / "_data/topologies"):
+    for folder in (
+        FilePath(__file__).parents[3] / "topologies",
+        FilePath(str(resources.files("fabtest"))) / "_data/topologies",
+    ):
         if folder.is_dir():
             return {f.stem: f for f in sorted(folder.glob("*.yml"))}
     return {}
@@ -292,7 +295,7 @@ def _qos(spec: TopologySpec) -> QosIntent:
         return QosIntent(**base, pfc_priorities=())  # type: ignore[arg-type]
     from fabtest.topology.schema import EcnSpec, WatchdogSpec
 
-    ecn, dog = words.ecn or EcnSpec(), words.watchdog or WatchdogSpec()  # type: ignore[call-arg]
+    ecn, dog = words.ecn or EcnSpec(), words.watchdog or WatchdogSpec()
     return QosIntent(
         **base,  # type: ignore[arg-type]
         pfc_priorities=(words.roce_tc,),

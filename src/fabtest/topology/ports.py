@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from fabtest.errors import Problem
-from fabtest.model import Port, SwitchKind, Tier
+from fabtest.model import Port, SwitchKind
 from fabtest.topology.source import Source
 from fabtest.topology.units import format_speed
 from fabtest.topology.wiring import Cable, SwitchDecl, Wiring
@@ -87,9 +87,9 @@ def plug(wiring: Wiring, source: Source) -> tuple[Plugged, list[Problem]]:
                 if s
             )
             what = f"speeds do not match: {said}" + (f", the link {format_speed(cable.speed)}" if cable.speed else "")
-            fault = (cable.at, what if is_custom(source) else cable.tier)
-            if fault not in reported:
-                reported.add(fault)
+            mismatch = (cable.at, what if is_custom(source) else cable.tier.name)
+            if mismatch not in reported:
+                reported.add(mismatch)
                 remedy = "set a break-out or port_speed so that both ends have the same"
                 problems.append(source.problem(cable.at, what, remedy))
         plugged.ends.append((a_port, b_port, min(speeds, default=0)))
@@ -125,10 +125,9 @@ class _Panel:
                 mode = f"{ways}x{format_speed(speed)}"
                 found.append((f"break-out {mode} is faster than a {format_speed(kind.port_speed)} port", ""))
         if custom:
-            total = downlinks if self.decl.tier is not Tier.SUPERSPINE else downlinks
             have = kind.ports * self.down_ways
-            if max(total, self.uplinks) > have:
-                found.append((f"{max(total, self.uplinks)} links for {have} ports", "raise model.ports"))
+            if max(downlinks, self.uplinks) > have:
+                found.append((f"{max(downlinks, self.uplinks)} links for {have} ports", "raise model.ports"))
         else:
             down_panels = -(-downlinks // self.down_ways)
             if down_panels + self.up_panels > kind.ports:
@@ -193,8 +192,6 @@ def _port_of(
         port, speed = found.name, found.speed
     if (node, port) in used:
         other = source.marks.get(used[node, port].at, (0, 0))[0]
-        problems.append(
-            source.problem(cable.at, f"two links on {node}:{port}", f"the other stands in line {other}")
-        )
+        problems.append(source.problem(cable.at, f"two links on {node}:{port}", f"the other stands in line {other}"))
     used[node, port] = cable
     return port, speed

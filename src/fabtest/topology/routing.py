@@ -48,9 +48,7 @@ def designed_routes(fabric: Fabric) -> Designed:
     return Designed(routes)
 
 
-def _paths_from(
-    origin: str, neighbours: dict[str, list[tuple[str, str]]], asn: dict[str, int]
-) -> dict[str, list[str]]:
+def _paths_from(origin: str, neighbours: dict[str, list[tuple[str, str]]], asn: dict[str, int]) -> dict[str, list[str]]:
     """For every switch with a route to ``origin``: the ports of its equally short paths, breadth first."""
     path: dict[str, frozenset[int]] = {origin: frozenset((asn[origin],))}
     ports: dict[str, list[str]] = {}

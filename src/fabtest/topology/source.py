@@ -106,7 +106,7 @@ def _value(
         seen.add(id(node))
         return [_value(loader, child, (*path, i), source, problems, seen) for i, child in enumerate(node.value)]
     try:
-        return loader.construct_object(node)  # type: ignore[no-untyped-call]
+        return loader.construct_object(node)
     except (ValueError, OverflowError) as error:
         problems.append(Problem(*here, dotted(path), f"not a value: {error}"))
         return None

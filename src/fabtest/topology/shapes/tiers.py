@@ -74,9 +74,7 @@ def add_tiers(
                             at=("spines",),
                         )
                     )  # fmt: skip
-    supers = [
-        declare(spec, f"{prefix}superspine{i + 1}", Tier.SUPERSPINE, plane, i) for i in range(spec.superspines)
-    ]
+    supers = [declare(spec, f"{prefix}superspine{i + 1}", Tier.SUPERSPINE, plane, i) for i in range(spec.superspines)]
     wiring.switches += supers
     groups = spec.superspine_groups
     for p, row in enumerate(spines):
