@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from fabtest.checks.observe import health
+from fabtest.checks.observe import expected_now, health
 from fabtest.checks.stats import ALPHA, SONIC_TOLERANCE, Spread, flows_needed, spread
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Switch
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.trace import Key, Paths, Probe, flow_key, trace, uplink_taken
 from fabtest.runtime.base import Capability, Lab
-from fabtest.topology.routing import Designed, designed_routes
+from fabtest.topology.routing import Designed
 
 #: Source ports used, as NICs choose them (RoCEv2 entropy lies in 0xC000-0xFFFF).
 FIRST_PORT, PORTS = 0xC000, 0x4000
@@ -27,8 +27,9 @@ MOST_FLOWS = 8000
 
 
 def width(lab: Lab) -> Verdict:
-    """Every BGP route of every switch has its designed next hops, all of them."""
-    designed = designed_routes(lab.fabric)
+    """Every BGP route of every switch has its designed next hops, all of them that lead over a session that is up
+    (those that are not are the underlay suite's)."""
+    designed, down = expected_now(lab)
     findings = []
     widest = 0
     count = 0
@@ -39,9 +40,10 @@ def width(lab: Lab) -> Verdict:
         findings += [Finding(switch.name, f"route {f}") for f in report.faults]
         count += report.routes
         widest = max([widest, *(len(p) for p in designed.routes[switch.name].values())])
+    note = f" ({len(down)} ends of sessions are down: see underlay)" if down else ""
     return judge(
         "ecmp.width",
-        f"{count} routes have their full width, up to {widest} paths",
+        f"{count} routes have their full width, up to {widest} paths{note}",
         findings,
         routes=count,
         widest=widest,
@@ -78,7 +80,7 @@ def _ports_to(designed: Designed, switch: str, dst: NicAddress) -> tuple[str, ..
 
 def _pairs(lab: Lab) -> list[_Pair]:
     """For each leaf the destination that gives it, and the tier above it, the widest choice."""
-    designed = designed_routes(lab.fabric)
+    designed, _ = expected_now(lab)
     by_leaf = _nics_by_leaf(lab)
     names = list(by_leaf)
     chosen = names if len(names) <= LEAVES else [names[i * len(names) // LEAVES] for i in range(LEAVES)]
@@ -192,6 +194,7 @@ def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
     deep = [n for n, pair in enumerate(measured.pairs) if pair.second > 1]
     if not deep:
         raise NotApplicable("no switch above the leaves has a choice of paths")
+    designed, _ = expected_now(lab)
     findings = []
     lowest = 1.0
     for n in deep:
@@ -206,7 +209,7 @@ def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
                     table.setdefault(first[0].port, Counter())[f"{upper}:{second[0].port}"] += 1
         for first_port, choices in table.items():
             upper = next(iter(choices)).partition(":")[0]
-            ports = _ports_to(designed_routes(lab.fabric), upper, pair.dst)
+            ports = _ports_to(designed, upper, pair.dst)
             if len(ports) < 2:
                 continue
             result = spread([choices[f"{upper}:{p}"] for p in ports])

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fabtest.checks.converge import wait_converged
+from fabtest.checks.converge import not_as_designed, wait_converged
 from fabtest.checks.ecmp import FIRST_PORT
-from fabtest.checks.verdict import Finding, NotApplicable, Verdict, judge
+from fabtest.checks.observe import health, link_health
+from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.errors import NotConverged, TrafficError
 from fabtest.model import Fabric, Link, Tier
 from fabtest.roce.send import NicAddress, nic_addresses
@@ -177,6 +178,9 @@ def _measure(
     lab: Lab, check: str, path: Path | tuple[Path, ...], deed: str, bound_ms: int, fail: Callable[[], object],
     repair: Callable[[], object],
 ) -> Verdict:  # fmt: skip
+    trouble = _trouble(lab)
+    if trouble:
+        return inconclusive(check, f"the fabric was not as designed before anything was broken: {trouble}")
     there = path if isinstance(path, tuple) else (path,)
     back = tuple(Path(p.dst, p.src) for p in there)
     # Both ways: the near switch sees the failure itself, the far one must be told of it.
@@ -229,6 +233,17 @@ def _judge_stream(result: StreamResult, where: str, deed: str, bound_ms: int, fl
     return findings
 
 
+def _trouble(lab: Lab) -> str:
+    """What is not as designed before a measurement: the underlay suite's to judge."""
+    designed = designed_routes(lab.fabric)
+    for switch in lab.fabric.switches:
+        lines = not_as_designed(health(lab, switch, designed))
+        if lines:
+            return lines[0]
+    down = [h for h in link_health(lab) if not h.up]
+    return down[0].why if down else ""
+
+
 def _restored(lab: Lab) -> float | None:
     try:
         return wait_converged(lab, repair_s(lab.fabric))
@@ -247,6 +262,9 @@ def _isolated_nic(lab: Lab) -> Verdict:
     )
     if src is None or witness is None:
         raise NotApplicable("no three servers reach each other")
+    trouble = _trouble(lab)
+    if trouble:
+        return inconclusive(check, f"the fabric was not as designed before anything was broken: {trouble}")
     deed = f"cutting {victim.server}:{victim.port.name} -- {victim.port.leaf}"
     cut = Stream(lab, (Path(src, victim),), range(FIRST_PORT, FIRST_PORT + 8), interval=INTERVAL_S)
     other = Stream(lab, (Path(src, witness),), range(FIRST_PORT + 8, FIRST_PORT + 16), interval=INTERVAL_S)

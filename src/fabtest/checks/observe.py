@@ -13,7 +13,7 @@ from fabtest.model import Endpoint, Link, Switch
 from fabtest.runtime.base import Lab, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import LinkInfo, NetlinkSocket
-from fabtest.topology.routing import Designed
+from fabtest.topology.routing import Designed, designed_routes
 
 Network = IPv4Network | IPv6Network
 ESTABLISHED = "Established"
@@ -127,6 +127,20 @@ def health(lab: Lab, switch: Switch, designed: Designed) -> SwitchHealth:
         return SwitchHealth(switch.name, sessions(lab, switch), len(have), faults)
     except (ExecError, LabError) as error:
         return SwitchHealth(switch.name, (), 0, (), error.message)
+
+
+def expected_now(lab: Lab) -> tuple[Designed, tuple[Endpoint, ...]]:
+    """The routes the fabric should have with the sessions that are up, and the switch ports whose session is not.
+
+    A route that is narrow because a session is down is that session's fault; checks of routes look for others.
+    """
+    down = []
+    for switch in lab.fabric.switches:
+        try:
+            down += [Endpoint(switch.name, s.port) for s in sessions(lab, switch) if s.state != ESTABLISHED]
+        except (ExecError, LabError):
+            down += [Endpoint(switch.name, s.port) for s in switch.sessions]
+    return designed_routes(lab.fabric, down), tuple(down)
 
 
 def bfd_down(lab: Lab, switch: Switch) -> list[str]:

@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Iterable
 
-from fabtest.checks.observe import health, link_health
+from fabtest.checks.observe import expected_now, health, link_health
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Endpoint, Fabric
 from fabtest.roce.send import NicAddress, nic_addresses
@@ -78,8 +78,9 @@ def sessions(lab: Lab) -> Verdict:
 
 
 def routes(lab: Lab) -> Verdict:
-    """Every switch has the prefixes it should have and no others (widths are the ECMP suite's)."""
-    designed = designed_routes(lab.fabric)
+    """Every switch has the prefixes it should and no others (widths are the ECMP suite's). What is missing because a
+    session is down is left to ``sessions``."""
+    designed, down = expected_now(lab)
     findings = []
     count = 0
     for switch in lab.fabric.switches:
@@ -88,7 +89,10 @@ def routes(lab: Lab) -> Verdict:
         if report.trouble:
             findings.append(Finding(switch.name, report.trouble))
         findings += [Finding(switch.name, f"route {f}") for f in report.faults if not f.want or not f.have]
-    return judge("underlay.routes", f"{count} BGP routes, none missing and none unexpected", findings, routes=count)
+    note = f" but for {len(down)} ends of sessions that are down" if down else ""
+    return judge(
+        "underlay.routes", f"{count} BGP routes, none missing and none unexpected{note}", findings, routes=count
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- reaching

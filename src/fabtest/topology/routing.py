@@ -7,10 +7,11 @@ receiver's own ASN (RFC 4271 9.1.2), the shortest AS path wins, and all equally 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
-from fabtest.model import Fabric, Switch, Tier
+from fabtest.model import Endpoint, Fabric, Switch, Tier
 
 Network = IPv4Network | IPv6Network
 
@@ -31,11 +32,16 @@ def originated(switch: Switch) -> tuple[Network, ...]:
     return (*(loop.network for loop in switch.loopbacks), *switch.server_prefixes)
 
 
-def designed_routes(fabric: Fabric) -> Designed:
-    """The routes of every switch of a fabric, without connected ones. Cost: origins x links."""
+def designed_routes(fabric: Fabric, without: Collection[Endpoint] = ()) -> Designed:
+    """The routes of every switch of a fabric, without connected ones. Cost: origins x links.
+
+    Sessions over the ports in ``without`` (and so at their far ends) are taken to be down.
+    """
+    gone = {*without, *(fabric.link_at[end].other(end.node) for end in without if end in fabric.link_at)}
     routes: dict[str, dict[Network, frozenset[str]]] = {s.name: {} for s in fabric.switches}
     neighbours: dict[str, list[tuple[str, str]]] = {
-        s.name: [(session.port, session.peer) for session in s.sessions] for s in fabric.switches
+        s.name: [(session.port, session.peer) for session in s.sessions if Endpoint(s.name, session.port) not in gone]
+        for s in fabric.switches
     }
     asn = {s.name: s.asn for s in fabric.switches}
     limit = fabric.bgp.max_paths
