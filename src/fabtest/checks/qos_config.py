@@ -69,7 +69,7 @@ def _cabled(lab: Lab, switch: Switch) -> list[str]:
 
 def _differences(where: str, want: Aspect, have: Aspect) -> list[Finding]:
     found = []
-    for name in dict.fromkeys([*want, *have]):
+    for name in [*(n for n in have if n not in want), *want]:  # what should not be there tells most
         if want.get(name) != have.get(name):
             found.append(f"{name} is {have.get(name, 'not set')}, should be {want.get(name, 'not set')}")
     if len(found) > PER_PORT:

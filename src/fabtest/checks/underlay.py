@@ -19,6 +19,8 @@ from fabtest.topology.routing import designed_routes, reachable_pairs
 #: ICMP payload that fills a 9,000 byte packet: 9000 - 20 (IP) - 8 (ICMP).
 JUMBO_PAYLOAD = 8972
 REPLY_S = 1.0
+#: Pairs of NICs that are all tried; larger fabrics are tried leaf by leaf.
+MESH = 20_000
 
 
 def cabling(lab: Lab) -> Verdict:
@@ -98,17 +100,27 @@ def routes(lab: Lab) -> Verdict:
 # ----------------------------------------------------------------------------------------------------- reaching
 
 
-def expected_pairs(fabric: Fabric, nics: dict[str, list[NicAddress]]) -> list[tuple[NicAddress, NicAddress, bool]]:
-    """Which NIC ports to try from where, and whether they should answer.
+def expected_pairs(
+    fabric: Fabric, nics: dict[str, list[NicAddress]], most: int = MESH
+) -> list[tuple[NicAddress, NicAddress, bool]]:
+    """Which NIC ports to try from where, and whether they should answer: every NIC of every server to every one of
+    every other server while that is no more than ``most`` pairs.
 
-    Within a leaf every NIC should reach its neighbour; between leaves one NIC of each leaf stands for all of it
-    (routes are per leaf), each leaf with each other: that is every pair of leaves, and every NIC at least once.
+    Beyond, every NIC tries its neighbour on the leaf, and one NIC of each leaf, in turn, stands for it towards each
+    other leaf: routes are per leaf, so that is every route, and every NIC at least once.
     """
     reach = reachable_pairs(fabric)
+    every = [n for addresses in nics.values() for n in addresses]
+    if len(every) ** 2 <= most:
+        return [
+            (a, b, a.port.leaf.node == b.port.leaf.node or reach[a.port.leaf.node, b.port.leaf.node])
+            for a in every
+            for b in every
+            if a.server != b.server
+        ]
     by_leaf: dict[str, list[NicAddress]] = {}
-    for addresses in nics.values():
-        for n in addresses:
-            by_leaf.setdefault(n.port.leaf.node, []).append(n)
+    for n in every:
+        by_leaf.setdefault(n.port.leaf.node, []).append(n)
     pairs: list[tuple[NicAddress, NicAddress, bool]] = []
     for a, mine in by_leaf.items():
         pairs += [(x, y, True) for x, y in zip(mine, [*mine[1:], mine[0]], strict=True) if x is not y]
@@ -146,7 +158,8 @@ def reachability(lab: Lab, family: int | None = None) -> Verdict:
 def mtu(lab: Lab) -> Verdict:
     """A ping of 8,972 bytes with DF crosses the fabric between every two leaves."""
     family = lab.fabric.families[0]
-    pairs = expected_pairs(lab.fabric, {s.name: nic_addresses(lab, s.name, family) for s in lab.fabric.servers})
+    nics = {s.name: nic_addresses(lab, s.name, family) for s in lab.fabric.servers}
+    pairs = expected_pairs(lab.fabric, nics, most=256)
     chosen = [(a, b) for a, b, should in pairs if should]
     if not chosen:
         raise NotApplicable("no two NICs reach each other")
@@ -194,10 +207,10 @@ def ping(lab: Lab, pairs: Iterable[tuple[NicAddress, NicAddress]], payload: int 
 def _icmp_socket(family: int) -> socket.socket:
     if family == 4:
         wire = socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMP)
-        wire.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: DF
+        wire.setsockopt(socket.IPPROTO_IP, 10, 3)  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: DF, and no remembered MTU
     else:
         wire = socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMPV6)
-        wire.setsockopt(socket.IPPROTO_IPV6, 23, 2)  # IPV6_MTU_DISCOVER
+        wire.setsockopt(socket.IPPROTO_IPV6, 23, 3)  # IPV6_MTU_DISCOVER
     wire.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
     wire.setblocking(False)
     return wire
