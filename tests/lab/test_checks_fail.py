@@ -189,7 +189,15 @@ def test_leak_between_rails() -> None:
         done = lab.node("gpu1").exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         assert done.returncode == 0, done.stderr
         for near, far in ((1, 2), (2, 1)):
-            ip(lab, gpu.ports[near - 1].leaf.node, "route", "add", blocks[far], "via", str(gpu.ports[near - 1].addresses[0].ip))
+            ip(
+                lab,
+                gpu.ports[near - 1].leaf.node,
+                "route",
+                "add",
+                blocks[far],
+                "via",
+                str(gpu.ports[near - 1].addresses[0].ip),
+            )
         verdict = underlay.reachability(lab)
         assert verdict.outcome is Outcome.FAIL
         assert "which this fabric keeps apart" in verdict.sentence
@@ -291,7 +299,9 @@ def test_equal_seeds_polarise() -> None:
 )  # fmt: skip
 def test_changed_qos(small: Lab, check: str, key: str, field: str, value: str | None, words: str) -> None:
     with config(small, key, field, value):
-        failing = {name: v for name, v in ((n, CHECKS[n](small)) for n in CHECKS if n.startswith("qos")) if not v.passed}
+        failing = {
+            name: v for name, v in ((n, CHECKS[n](small)) for n in CHECKS if n.startswith("qos")) if not v.passed
+        }
         assert set(failing) == {check}
         verdict = failing[check]
         assert f"{LEAF}:{DOWNLINK}" in verdict.where

@@ -59,7 +59,7 @@ def interfaces_counters(node: LiveNode) -> Rows:
     ports = _table(node, DbId.APPL, "PORT_TABLE")
     found = []
     for name, oid in sorted(counters.hgetall("COUNTERS_PORT_NAME_MAP").items(), key=lambda item: _natural(item[0])):
-        row = counters.hgetall(f"COUNTERS:{oid}")
+        row, rates = counters.hgetall(f"COUNTERS:{oid}"), counters.hgetall(f"RATES:{oid}")
         port = ports.get(name, {})
         state = "U" if port.get("oper_status") == "up" else "X" if port.get("admin_status") != "up" else "D"
 
@@ -69,11 +69,22 @@ def interfaces_counters(node: LiveNode) -> Rows:
 
         found.append({
             "IFACE": name, "STATE": state,
-            "RX_OK": stat("IN_UCAST_PKTS"), "RX_BYTES": stat("IN_OCTETS"), "RX_ERR": stat("IN_ERRORS"),
-            "RX_DRP": stat("IN_DISCARDS"), "TX_OK": stat("OUT_UCAST_PKTS"), "TX_BYTES": stat("OUT_OCTETS"),
-            "TX_ERR": stat("OUT_ERRORS"), "TX_DRP": stat("OUT_DISCARDS"),
+            "RX_OK": stat("IN_UCAST_PKTS"), **_rates(rates, "RX", port.get("speed", "")), "RX_ERR": stat("IN_ERRORS"),
+            "RX_DRP": stat("IN_DISCARDS"), "RX_OVR": "0",
+            "TX_OK": stat("OUT_UCAST_PKTS"), **_rates(rates, "TX", port.get("speed", "")),
+            "TX_ERR": stat("OUT_ERRORS"), "TX_DRP": stat("OUT_DISCARDS"), "TX_OVR": "0",
         })  # fmt: skip
     return found
+
+
+def _rates(rates: Mapping[str, str], way: str, speed: str) -> dict[str, str]:
+    """Bytes per second and per cent of the port's speed (Mbit/s), as portstat prints them."""
+    if f"{way}_BPS" not in rates:
+        return {f"{way}_BPS": "N/A", f"{way}_UTIL": "N/A"}
+    bps = float(rates[f"{way}_BPS"])
+    scaled, unit = next(((bps / f, u) for f, u in ((1e6, "MB/s"), (1e3, "KB/s")) if bps > 10 * f), (bps, "B/s"))
+    used = f"{bps * 8 / (int(speed) * 1e6):.2%}" if speed.isdigit() else "N/A"
+    return {f"{way}_BPS": f"{scaled:.2f} {unit}", f"{way}_UTIL": used}
 
 
 def bgp_summary(node: LiveNode, family: int) -> Rows:
@@ -131,7 +142,7 @@ SHOWS: dict[str, Callable[[LiveNode], Rows]] = {
     "ipv6 route": lambda node: routes(node, 6),
     "lldp table": lldp_table,
 }
-NUMBERS = {"RX_OK", "RX_BYTES", "RX_ERR", "RX_DRP", "TX_OK", "TX_BYTES", "TX_ERR", "TX_DRP"}
+NUMBERS = {f"{way}_{what}" for way in ("RX", "TX") for what in ("OK", "BPS", "UTIL", "ERR", "DRP", "OVR")}
 
 
 @fabtest_task(

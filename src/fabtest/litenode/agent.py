@@ -98,6 +98,7 @@ class Node:
         self.reader: Any = None
         self.warned: set[str] = set()
         self.hashed: object = None
+        self.counted: tuple[float, dict[str, LinkInfo]] | None = None
 
     def soon(self, what: str, now: float) -> None:
         """Have a look at something once its burst has settled."""
@@ -465,7 +466,12 @@ class Agent:
         row = client(node.folder, DbId.CONFIG).hget("FLEX_COUNTER_TABLE|PORT", "FLEX_COUNTER_STATUS")
         if row != "enable":
             return
-        names, rows = publish.counters(node.kernel.links(), node.config.get("PORT", {}))
+        now, links, ports = time.monotonic(), node.kernel.links(), node.config.get("PORT", {})
+        names, rows = publish.counters(links, ports)
+        if node.counted is not None:
+            then, before = node.counted
+            self._write(node, DbId.COUNTERS, "rates", publish.rates(before, links, now - then, ports))
+        node.counted = now, links
         self._write(node, DbId.COUNTERS, "names", names)
         self._write(node, DbId.COUNTERS, "counters", rows)
 

@@ -209,4 +209,21 @@ def counters(links: Mapping[str, LinkInfo], ports: Iterable[str]) -> tuple[Rows,
     return {"COUNTERS_PORT_NAME_MAP": names}, rows
 
 
+def rates(before: Mapping[str, LinkInfo], now: Mapping[str, LinkInfo], seconds: float, ports: Iterable[str]) -> Rows:
+    """COUNTERS_DB RATES of all ports, per second, between two readings (bytes in the fields named BPS, as SONiC's)."""
+    rows: Rows = {}
+    for position, name in enumerate(ports):
+        new, old = now.get(name), before.get(name)
+        if new is None or old is None or seconds <= 0:
+            continue
+        rx_packets, tx_packets, rx_bytes, tx_bytes = (
+            max(0, n - o) / seconds for n, o in zip(new.stats[:4], old.stats[:4], strict=True)
+        )
+        rows[f"RATES:{port_oid(position)}"] = {
+            "RX_BPS": f"{rx_bytes:.2f}", "RX_PPS": f"{rx_packets:.2f}",
+            "TX_BPS": f"{tx_bytes:.2f}", "TX_PPS": f"{tx_packets:.2f}",
+        }  # fmt: skip
+    return rows
+
+
 FAMILIES = (socket.AF_INET, socket.AF_INET6)

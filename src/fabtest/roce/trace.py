@@ -93,7 +93,8 @@ def _drain(paths: Paths, recorders: dict[str, Capture], receivers: dict[str, Cap
     count = 0
     for name, capture in recorders.items():
         for frame, port in capture.frames():
-            header = parse(frame)
+            # A frame for an SVI is seen twice: on the port it came in by, and on the VLAN.
+            header = parse(frame) if port.startswith("Eth") else None
             if header is not None:
                 count += 1
                 paths.ingress.setdefault(header.key, {}).setdefault(name, []).append(port)

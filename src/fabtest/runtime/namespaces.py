@@ -45,10 +45,16 @@ def _check(result: int, what: str) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-def mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     """mount(2)."""
     encoded = [x.encode() if x else None for x in (source, target, kind)]
-    _check(_libc.mount(*encoded, ctypes.c_ulong(flags), None), f"mount {target}")
+    data = options.encode() if options else None
+    _check(_libc.mount(*encoded, ctypes.c_ulong(flags), data), f"mount {target}")
+
+
+def setns(handle: int, kind: int) -> None:
+    """setns(2), for the calling thread."""
+    _check(_libc.setns(handle, kind), "setns")
 
 
 def unmount(target: str) -> None:

@@ -367,6 +367,8 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
     daemons = ["zebra", *(["bfdd"] if fabric.bgp.bfd else []), "bgpd"]
     for node in nodes:
         run = node.folder / "run"
+        (node.folder / "scratch").mkdir(exist_ok=True)
+        (node.folder / "vtysh.conf").write_text("service integrated-vtysh-config\n")
         for folder in (run, node.folder / "log"):
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, FRR_USER, FRR_USER)
