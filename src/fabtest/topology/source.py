@@ -29,12 +29,13 @@ class Source:
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def problem(self, path: Path, what: str, remedy: str = "", *, key: bool = False) -> Problem:
-        """A fault at ``path``, or at the nearest parent that stands in the file (``key``: at the key itself)."""
+        """A fault at ``path`` (``key``: at the key itself); its place is that of the nearest parent in the file."""
         at: Path = ("\0key", *path) if key else path
-        while at not in self.marks and path:
-            path, at = path[:-1], path[:-1]
+        parent = path
+        while at not in self.marks and parent:
+            at = parent = parent[:-1]
         line, column = self.marks.get(at, (1, 1))
-        return Problem(line, column, dotted(path if not key else at[1:]), what, remedy)
+        return Problem(line, column, dotted(path), what, remedy)
 
 
 def dotted(path: Path) -> str:
