@@ -19,7 +19,15 @@ STATS = (0,) * 8
 
 
 def link(name: str, index: int, **words: object) -> LinkInfo:
-    base = {"up": True, "running": True, "mtu": 9100, "mac": "02:00:00:00:00:01", "master": 0, "xdp": False, "stats": STATS}
+    base = {
+        "up": True,
+        "running": True,
+        "mtu": 9100,
+        "mac": "02:00:00:00:00:01",
+        "master": 0,
+        "xdp": False,
+        "stats": STATS,
+    }
     return LinkInfo(index, name, **{**base, **words})  # type: ignore[arg-type]
 
 
@@ -28,7 +36,9 @@ def test_intent_of_a_rendered_switch() -> None:
     switch = fabric.switches[0]
     intent = switch_intent(render_config_db(fabric, switch))
     assert intent.warnings == ()
-    assert {n for n, p in intent.ports.items() if p.admin_up} == {x.end(switch.name).port for x in fabric.links_of[switch.name]}
+    assert {n for n, p in intent.ports.items() if p.admin_up} == {
+        x.end(switch.name).port for x in fabric.links_of[switch.name]
+    }
     assert intent.addresses["Loopback0"] == frozenset(switch.loopbacks)
     assert intent.hash is not None
     assert intent.hash.fields == 0x37
@@ -43,13 +53,26 @@ def test_rows_that_mean_nothing_are_warned_about() -> None:
         "SWITCH_HASH": {"GLOBAL": {"ecmp_hash": ["DST_MAC", "SRC_IP"]}},
     })  # fmt: skip
     text = "\n".join(intent.warnings)
-    for words in ("mtu: 'many' is not an MTU", "'10.0.0.300/24' is not an address", "no port Ethernet4", "tagged members", "no such VLAN", "does not hash DST_MAC"):
+    for words in (
+        "mtu: 'many' is not an MTU",
+        "'10.0.0.300/24' is not an address",
+        "no port Ethernet4",
+        "tagged members",
+        "no such VLAN",
+        "does not hash DST_MAC",
+    ):
         assert words in text
 
 
 def test_only_what_differs_is_changed() -> None:
-    intent = switch_intent({"PORT": {"Ethernet0": {"admin_status": "up", "mtu": "9100"}, "Ethernet4": {"admin_status": "down"}}})
-    right = {"Ethernet0": link("Ethernet0", 2), "Ethernet4": link("Ethernet4", 3, up=False), "lo": link("lo", 1, mtu=65536)}
+    intent = switch_intent(
+        {"PORT": {"Ethernet0": {"admin_status": "up", "mtu": "9100"}, "Ethernet4": {"admin_status": "down"}}}
+    )
+    right = {
+        "Ethernet0": link("Ethernet0", 2),
+        "Ethernet4": link("Ethernet4", 3, up=False),
+        "lo": link("lo", 1, mtu=65536),
+    }
     assert not reconcile_links(intent, right, ())
     assert reconcile_links(intent, right, {"Ethernet0"}).labels == ["link Ethernet0"]
     wrong = {**right, "Ethernet0": link("Ethernet0", 2, mtu=1500), "Loopback3": link("Loopback3", 4)}
@@ -89,7 +112,8 @@ def test_vlan_attachment() -> None:
 
 @given(
     st.dictionaries(
-        st.text("abc_", min_size=1), st.one_of(st.text("xyz0/.", min_size=1), st.lists(st.text("xyz0", min_size=1), min_size=1))
+        st.text("abc_", min_size=1),
+        st.one_of(st.text("xyz0/.", min_size=1), st.lists(st.text("xyz0", min_size=1), min_size=1)),
     )
 )
 def test_rows_survive_redis(row: dict[str, str | list[str]]) -> None:
@@ -100,7 +124,12 @@ def test_lldp_frames_are_read_as_written() -> None:
     frame = lldp.frame("02:00:00:00:00:09", "etp1", "Ethernet0", "leaf1", "SONiC", lldp.BRIDGE_ROUTER)
     found = lldp.parse(frame)
     assert found is not None
-    assert (found.chassis_id, found.port_id, found.port_description, found.system_name) == ("02:00:00:00:00:09", "etp1", "Ethernet0", "leaf1")
+    assert (found.chassis_id, found.port_id, found.port_description, found.system_name) == (
+        "02:00:00:00:00:09",
+        "etp1",
+        "Ethernet0",
+        "leaf1",
+    )
     from scapy.contrib.lldp import LLDPDU, LLDPDUSystemName
     from scapy.layers.l2 import Ether
 

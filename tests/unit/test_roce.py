@@ -53,12 +53,21 @@ def test_frames_of_linux_are_right(text: str) -> None:
     family=st.sampled_from([4, 6]), payload=st.integers(0, 300), port=st.integers(0xC000, 0xFFFF), psn=st.integers(0, 2**25),
     dscp=st.integers(0, 63), dqpn=st.integers(0, 2**24 - 1), opcode=st.sampled_from([SEND_ONLY, ACKNOWLEDGE]),
 )  # fmt: skip
-def test_what_is_built_is_what_is_read(family: int, payload: int, port: int, psn: int, dscp: int, dqpn: int, opcode: int) -> None:
+def test_what_is_built_is_what_is_read(
+    family: int, payload: int, port: int, psn: int, dscp: int, dqpn: int, opcode: int
+) -> None:
     template = Template(flow(family, dscp=dscp, dqpn=dqpn), "02:00:00:00:00:01", "02:00:00:00:00:02", payload, opcode)
     frame = template.frame(psn, port)
     header = parse(frame)
     assert header is not None
-    assert (header.src_port, header.psn, header.dscp, header.ecn, header.dqpn, header.opcode) == (port, psn % 2**24, dscp, 2, dqpn, opcode)
+    assert (header.src_port, header.psn, header.dscp, header.ecn, header.dqpn, header.opcode) == (
+        port,
+        psn % 2**24,
+        dscp,
+        2,
+        dqpn,
+        opcode,
+    )
     assert header.key == (template.flow.src.packed, template.flow.dst.packed, port)
     assert icrc_is_right(frame)
     length = struct.unpack_from("!H", frame, 16)[0] if family == 4 else struct.unpack_from("!H", frame, 18)[0] + 40

@@ -51,7 +51,12 @@ def test_all_that_was_promised_is_shipped() -> None:
 
 @pytest.mark.parametrize(
     ("name", "switches", "servers", "gpus"),
-    [("clos-32x8", 40, 128, 128), ("clos-112x16", 128, 448, 448), ("rail-4x4", 8, 4, 16), ("rail-8192", 640, 1024, 8192)],
+    [
+        ("clos-32x8", 40, 128, 128),
+        ("clos-112x16", 128, 448, 448),
+        ("rail-4x4", 8, 4, 16),
+        ("rail-8192", 640, 1024, 8192),
+    ],
 )
 def test_sizes(name: str, switches: int, servers: int, gpus: int) -> None:
     fabric = load_fabric(shipped_topologies()[name])
@@ -142,7 +147,11 @@ common = st.fixed_dictionaries(
     {},
     optional={
         "addressing": st.fixed_dictionaries(
-            {}, optional={"families": st.sampled_from(["ipv4", "ipv6", "dual"]), "fabric_links": st.sampled_from(["numbered", "unnumbered"])}
+            {},
+            optional={
+                "families": st.sampled_from(["ipv4", "ipv6", "dual"]),
+                "fabric_links": st.sampled_from(["numbered", "unnumbered"]),
+            },
         ),
         "bgp": st.fixed_dictionaries({"bfd": st.booleans()}),
         "qos": st.sampled_from(["roce-lossless", "lossy"]),

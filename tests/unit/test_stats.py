@@ -19,9 +19,7 @@ def test_chance_is_fair(paths: int) -> None:
     assert sum(s.within_sonic for s in judged) >= 290
 
 
-@pytest.mark.parametrize(
-    "counts", [[1000, 0], [600, 400], [300, 300, 300, 100], [1200, 0, 0, 0], [290, 310, 300, 400]]
-)
+@pytest.mark.parametrize("counts", [[1000, 0], [600, 400], [300, 300, 300, 100], [1200, 0, 0, 0], [290, 310, 300, 400]])
 def test_bias_is_not(counts: list[int]) -> None:
     assert not spread(counts).fair
 

@@ -94,7 +94,9 @@ def test_no_such_file_or_name(tmp_path: Path) -> None:
         load_fabric(binary)
 
 
-@pytest.mark.parametrize("text", ["a: &x [*x]\n", "a: &x 1\nb: *x\n", "!!python/object:os.system {}\n", "a: !!binary x\n"])
+@pytest.mark.parametrize(
+    "text", ["a: &x [*x]\n", "a: &x 1\nb: *x\n", "!!python/object:os.system {}\n", "a: !!binary x\n"]
+)
 def test_yaml_that_is_more_than_data(text: str) -> None:
     assert faults(text)
 
@@ -105,9 +107,13 @@ scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 10_000), st.floats(allow_nan=True), st.text(max_size=12),
     st.sampled_from(["400G", "2x200G", "10.0.0.0/8", "clos", "rail", "ipv4", "roce-lossless", "leaf1:Ethernet0"]),
 )  # fmt: skip
-words = st.sampled_from(sorted({field for model in KINDS.values() for field in model.model_fields} | {"ports", "nics", "a", "b", "fields"}))
+words = st.sampled_from(
+    sorted({field for model in KINDS.values() for field in model.model_fields} | {"ports", "nics", "a", "b", "fields"})
+)
 trees = st.recursive(
-    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=4)), max_leaves=12
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=4)),
+    max_leaves=12,
 )
 
 
