@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fabtest.litenode import database
+from fabtest.runtime.base import LiveNode
 from fabtest.sonic.db import DbId
 from tests.lab.conftest import eventually, running
 
@@ -75,6 +76,10 @@ PORTSTAT = {
 }
 
 
+def wait_for_address(node: LiveNode, address: str) -> None:
+    eventually(lambda: address in node.exec(["ip", "-o", "address"]).stdout, 3)
+
+
 def table_of(db: DbId, key: str) -> str:
     return key.partition(db.separator)[0]
 
@@ -95,8 +100,8 @@ def test_keys_and_fields_are_sonics(shared: Path) -> None:
         for spine, near in (("spine1", far[0]), ("spine2", far[1])):
             gateway = near.rpartition(".")[0] + "." + str(int(near.rpartition(".")[2].partition("/")[0]) + 1) + "/31"
             lab.node(spine).db(DbId.CONFIG).hset(f"INTERFACE|Ethernet0|{gateway}", mapping={"NULL": "NULL"})
-            eventually(lambda s=spine, g=gateway: g in lab.node(s).exec(["ip", "-o", "address"]).stdout, 3)
-            eventually(lambda n=near: n in leaf.exec(["ip", "-o", "address"]).stdout, 3)
+            wait_for_address(lab.node(spine), gateway)
+            wait_for_address(leaf, near)
             leaf.exec(["ping", "-c", "1", "-W", "1", gateway.partition("/")[0]])
         # Only the rows of the configuration given: the topology's own neighbours go with their addresses.
         want = {name: json.loads((reference / f"{name}_DB.json").read_text()) for name in ("APPL", "STATE", "COUNTERS")}
