@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fabtest.checks.observe import SwitchHealth, bfd_down, bgp_routes, health, route_faults, sessions
+from fabtest.checks.observe import RouteFault, SwitchHealth, bfd_down, bgp_routes, health, route_faults, sessions
 from fabtest.errors import ExecError, LabError, NotConverged
 from fabtest.runtime.base import Lab
 from fabtest.topology.routing import Designed, designed_routes
@@ -58,7 +58,23 @@ def not_as_designed(report: SwitchHealth) -> list[str]:
         for s in report.sessions
         if s.state != "Established"
     ]
-    return lines + [f"{report.name}: route {fault}" for fault in report.faults]
+    return lines + [f"{report.name}: {line}" for line in _grouped(report.faults)]
+
+
+def _grouped(faults: Sequence[RouteFault]) -> list[str]:
+    """Routes that lack the same ports are one line."""
+    groups: dict[str, list[RouteFault]] = {}
+    for fault in faults:
+        groups.setdefault(str(fault).partition(" ")[2], []).append(fault)
+    lines = []
+    for what, alike in groups.items():
+        if len(alike) == 1:
+            lines.append(f"route {alike[0]}")
+        else:
+            names = ", ".join(str(f.prefix) for f in alike[:3]) + (", ..." if len(alike) > 3 else "")
+            plural = what.replace("has ", "have ", 1).replace("is ", "are ", 1)
+            lines.append(f"{len(alike)} routes {plural}: {names}")
+    return lines
 
 
 def _what_is_missing(lab: Lab, designed: Designed, timeout: float) -> tuple[str]:

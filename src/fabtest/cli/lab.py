@@ -131,14 +131,14 @@ def lab_status(c: Any, lab: str | None = None, json: bool = False, all: bool = F
         print_json(status.as_json())
     else:
         rows = [
-            [n.name, n.role, n.tier, str(n.plane), str(n.rail or "-"), n.state, n.sessions, n.routes, n.width]
+            [n.name, n.tier, str(n.plane or "-"), str(n.rail or "-"), n.state, n.sessions, n.routes, n.width]
             for n in status.nodes
         ]
         limit = 60
         hidden = len(rows) - limit if len(rows) > limit and not all else 0
         if hidden:
             rows = [r for n, r in zip(status.nodes, rows, strict=True) if n.state != "ok"] or rows[:limit]
-        print_table(["NODE", "ROLE", "TIER", "PLANE", "RAIL", "STATE", "BGP", "ROUTES", "ECMP"], rows)
+        print_table(["NODE", "TIER", "PLANE", "RAIL", "STATE", "BGP", "ROUTES", "ECMP"], rows)
         if hidden:
             out.print(f"({len(status.nodes)} nodes; those not ok are shown, --all shows every one)")
         out.print()
