@@ -186,8 +186,8 @@ def test_leak_between_rails() -> None:
     with running("rail-only", "t-leak") as lab:
         blocks = {s.rail: str(s.server_prefixes[0]) for s in lab.fabric.switches if s.server_prefixes and s.unit == 1}
         gpu = lab.fabric.server["gpu1"]
-        done = lab.node("gpu1").exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
-        assert done.returncode == 0, done.stderr
+        with inside(lab.node("gpu1").netns):
+            assert write_sysctls({"net.ipv4.ip_forward": 1}) == []
         for near, far in ((1, 2), (2, 1)):
             ip(
                 lab,

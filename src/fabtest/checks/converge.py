@@ -33,7 +33,8 @@ def wait_converged(
             progress(n, len(switches))
             while not _right(lab, switch.name, designed):
                 if time.monotonic() - start > timeout:
-                    raise NotConverged(*_what_is_missing(lab, designed, timeout))
+                    hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
+                    raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
                 time.sleep(POLL_S)
         if all(_right(lab, s.name, designed) for s in switches):
             progress(len(switches), len(switches))
@@ -77,7 +78,7 @@ def _grouped(faults: Sequence[RouteFault]) -> list[str]:
     return lines
 
 
-def _what_is_missing(lab: Lab, designed: Designed, timeout: float) -> tuple[str]:
+def _what_is_missing(lab: Lab, designed: Designed, timeout: float) -> str:
     lines: list[str] = []
     first = ""
     for switch in lab.fabric.switches:
@@ -93,7 +94,7 @@ def _what_is_missing(lab: Lab, designed: Designed, timeout: float) -> tuple[str]
     logs = last_lines(lab, first, 5) if first else []
     if logs:
         message += f"\nlast lines of {first}'s log:\n" + "\n".join(f"  {line}" for line in logs)
-    return (message,)
+    return message
 
 
 def _bfd(lab: Lab, name: str) -> list[str]:

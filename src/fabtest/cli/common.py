@@ -14,13 +14,14 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
+from rich.text import Text
 
 from fabtest.cli.words import task
 from fabtest.errors import FabtestError, LabError
 from fabtest.runtime.base import Lab, Runtime
 
 #: Data goes to stdout, everything else to stderr.
-out = Console(soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False, width=10_000)  # a terminal wraps what is too long; nothing is cut
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 LAB = "name of the lab; may be left out while one lab is up"
@@ -94,9 +95,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    width = None if out.is_terminal else 10_000
-    out.print(table, width=width, crop=False)
+        table.add_row(*map(Text, row))
+    out.print(table, crop=False)
 
 
 def columns_text(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

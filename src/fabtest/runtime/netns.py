@@ -11,6 +11,7 @@ import difflib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,10 +65,21 @@ class NetnsNode:
 
     def interactive(self, argv: Sequence[str], timeout: float | None) -> int:
         """Run a command on the caller's terminal."""
+        child = subprocess.Popen(node_command(self, argv))
+        # Ctrl-C is the command's, not ours; set after the start, since a child inherits what is ignored.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            return subprocess.run(node_command(self, argv), timeout=timeout, check=False).returncode
+            return child.wait(timeout)
         except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(2)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
             return 124
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def db(self, db: DbId) -> Any:
         """A Redis client. Raises UsageError on a server."""
