@@ -15,9 +15,10 @@ import pytest
 from fabtest.checks.converge import wait_converged
 from fabtest.errors import MachineError
 from fabtest.runtime.base import Lab
+from fabtest.runtime.namespaces import CLONE_NEWNS, MS_REC, MS_SLAVE, NETNS_DIR, mount, unshare
 from fabtest.runtime.netns import NetnsRuntime
 from fabtest.runtime.processes import program
-from fabtest.runtime.state import LabFolder
+from fabtest.runtime.state import ROOT, LabFolder
 from fabtest.topology import load_fabric_text, topology_path
 
 FABTEST = [str(Path(sys.executable).with_name("fabtest"))]
@@ -38,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.lab)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_machine_of_their_own() -> None:
+    """The tests' labs live in a mount namespace with its own /run/fabtest and /run/netns: labs of the user are neither
+    seen nor touched, not even by `lab-down --all`."""
+    unshare(CLONE_NEWNS)
+    mount(None, "/", None, MS_SLAVE | MS_REC)
+    for folder in (ROOT, NETNS_DIR):
+        folder.mkdir(parents=True, exist_ok=True)
+        mount("tmpfs", str(folder), "tmpfs", 0, "mode=755")
 
 
 @contextmanager

@@ -32,42 +32,43 @@ def mark_of(pid: str) -> str:
 
 
 def remains(lab: str = "") -> list[str]:
-    """What is left of a lab, or of all: processes, namespaces, files, mounts, links, BPF programs."""
-    found = [
-        f"process {p.name}"
-        for p in Path("/proc").iterdir()
-        if p.name.isdigit() and mark_of(p.name).endswith(lab or "") and mark_of(p.name)
-    ]
+    """What is left of a lab, or of all of the tests': processes, namespaces, files, mounts, links, scratch files."""
+    prefix = lab or "t-"
+    found = []
     for pid in (p.name for p in Path("/proc").iterdir() if p.name.isdigit()):
+        mark = mark_of(pid).partition("=")[2]
+        if mark == lab if lab else mark.startswith("t-"):
+            found.append(f"process {pid} of {mark}")
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if f"/run/fabtest/{lab}".encode() in words and stat not in "ZX":
+        if f"/run/fabtest/{prefix}".encode() in words and state not in "ZX":
             found.append(f"process {pid} {words[:60]!r}")
-    netns = Path("/run/netns")
-    found += [f"namespace {n}" for n in (os.listdir(netns) if netns.is_dir() else []) if n.startswith(f"fabtest.{lab}")]
+    found += [f"namespace {n}" for n in os.listdir("/run/netns") if n.startswith(f"fabtest.{prefix}")]
     if lab:
         found += [str(p) for p in (ROOT / lab, ROOT / f".{lab}.lock") if p.exists()]
-    elif ROOT.exists():
-        found += [str(p) for p in ROOT.rglob("*")] + [str(ROOT)]
-    found += [
-        line
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()
-        if f"fabtest.{lab}" in line or f"/run/fabtest/{lab}" in line
-    ]
+    else:
+        found += [str(p) for p in ROOT.rglob("*")]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [line for line in mounts if f"fabtest.{prefix}" in line or f"/run/fabtest/{prefix}" in line]
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     found += [line for line in links.splitlines() if "Ethernet" in line or "Loopback" in line]
-    scratch = Path("/var/tmp/frr")
-    if scratch.is_dir():
-        running_pids = {p.name for p in Path("/proc").iterdir()}
-        found += [str(p) for p in scratch.iterdir() if p.name.rpartition(".")[2] not in running_pids]
-    return found
+    return found + sorted(scratch() - SCRATCH_BEFORE)
+
+
+def scratch() -> set[str]:
+    """FRR's crash logs of processes that are gone."""
+    folder = Path("/var/tmp/frr")
+    alive = {p.name for p in Path("/proc").iterdir()}
+    return {str(p) for p in folder.iterdir() if p.name.rpartition(".")[2] not in alive} if folder.is_dir() else set()
+
+
+SCRATCH_BEFORE = scratch()
 
 
 def test_nothing_is_left() -> None:
-    shutil.rmtree("/var/tmp/frr", ignore_errors=True)
     with running("rail-4x4", "t-gone") as lab:
         lab.fail_link("leaf1", "spine1", Fault.SILENT)
         assert remains("t-gone")
@@ -76,7 +77,6 @@ def test_nothing_is_left() -> None:
 
 def test_killed_at_many_moments() -> None:
     """SIGKILL at random moments of lab-up, fifty times, then one lab-down --all."""
-    shutil.rmtree("/var/tmp/frr", ignore_errors=True)
     dice = random.Random(20261201)
     states = set()
     for n in range(KILLS):
@@ -128,7 +128,8 @@ def test_kill_at_each_stage() -> None:
 
 def test_state_folder_deleted() -> None:
     fabtest("lab-up", "clos-2x2", "--name", "t-lost", "--no-wait")
-    shutil.rmtree(ROOT)
+    for path in ROOT.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert NetnsRuntime().list()[0].state == "broken"
     done = fabtest("lab-status", "t-lost", ok=False)
     assert done.returncode == 5

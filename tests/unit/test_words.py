@@ -26,12 +26,14 @@ def test_list_and_help() -> None:
         done = run("--help", task["name"])
         assert done.returncode == 0, task
         assert "Docstring" in done.stdout
-        assert "none" != done.stdout.strip()
+        assert done.stdout.strip() != "none"
 
 
 def test_invoke_in_a_checkout_has_the_same_tasks() -> None:
     invoke = str(Path(sys.executable).with_name("invoke"))
-    done = subprocess.run([invoke, "--list", "--list-format", "json"], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [invoke, "--list", "--list-format", "json"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     mine = json.loads(run("--list", "--list-format", "json").stdout)
     assert {t["name"] for t in json.loads(done.stdout)["tasks"]} == {t["name"] for t in mine["tasks"]}
 
@@ -41,7 +43,9 @@ def test_render_and_diff(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"folder": str(tmp_path / "x"), "written": 23, "unchanged": 0}
     assert run("config-render", "clos-2x2", "--diff", str(tmp_path / "x")).returncode == 0
     assert run("config-render", "clos-4x2", "--diff", str(tmp_path / "x")).returncode == 1
-    assert json.loads(run("config-render", "clos-2x2", "--out", str(tmp_path / "x"), "--json").stdout)["unchanged"] == 23
+    assert (
+        json.loads(run("config-render", "clos-2x2", "--out", str(tmp_path / "x"), "--json").stdout)["unchanged"] == 23
+    )
 
 
 def test_topologies_and_schema(tmp_path: Path) -> None:

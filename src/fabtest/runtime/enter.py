@@ -43,7 +43,8 @@ def _lay_out(folder: Path) -> None:
     scratch = folder / "scratch"
     if missing and scratch.is_dir():
         mount("tmpfs", str(scratch), "tmpfs", 0)
-        for parent in {target.parent for target in missing}:
+        # /run last: it covers the scratch folder itself.
+        for parent in sorted({target.parent for target in missing}):
             upper, work = scratch / f"{parent.name}-upper", scratch / f"{parent.name}-work"
             for path in (upper, work, *(upper / target.name for target in missing if target.parent == parent)):
                 path.mkdir()
