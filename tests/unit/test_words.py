@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,10 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         ["sh", "-c", '"$0" topology-schema | head -c 1', FABTEST], capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr
+
+
+def test_documents_name_tasks_that_exist() -> None:
+    tasks = {t["name"] for t in json.loads(run("--list", "--list-format", "json").stdout)["tasks"]}
+    for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for word in re.findall(r"\./inv ([a-z][a-z-]+)", file.read_text()):
+            assert word in tasks, f"{file.name}: ./inv {word}"
