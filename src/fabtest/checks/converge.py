@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fabtest.checks.observe import RouteFault, SwitchHealth, bfd_down, bgp_routes, health, route_faults, sessions
+from fabtest.checks.observe import ESTABLISHED, Network, RouteFault, SwitchHealth, bfd_down, health, sessions
 from fabtest.errors import ExecError, LabError, NotConverged
+from fabtest.model import Switch
 from fabtest.runtime.base import Lab
+from fabtest.runtime.namespaces import inside
+from fabtest.runtime.netlink import NetlinkSocket
 from fabtest.topology.routing import Designed, designed_routes
 
-POLL_S = 0.1
 SHOWN = 6
+#: (family, packed prefix, length) -> ports, as the kernel's own routes are compared without making objects of them.
+Packed = dict[tuple[int, bytes, int], frozenset[str]]
 
 
 def wait_converged(
@@ -22,33 +27,52 @@ def wait_converged(
     """Until every switch has every designed route with its full width, every session is Established and, with BFD,
     every BFD session up. Returns the seconds it took.
 
-    Switches are looked at one after another, the next when one is right, so that waiting costs little of the machine
-    that is busy converging; a last round sees that none has fallen back. Raises NotConverged naming what is missing.
+    Switches are looked at one after another, the next when one is right, and the less often the more there are, so
+    that waiting costs little of the machine that is busy converging; a last round sees that none has fallen back.
+    Raises NotConverged naming what is missing.
     """
     start = time.monotonic()
     designed = designed or designed_routes(lab.fabric)
     switches = lab.fabric.switches
+    pause = min(0.5, 0.05 + 0.004 * len(switches))
+    wanted = {s.name: _packed(designed.routes[s.name]) for s in switches}
     while True:
         for n, switch in enumerate(switches):
             progress(n, len(switches))
-            while not _right(lab, switch.name, designed):
+            while not _right(lab, switch, wanted[switch.name]):
                 if time.monotonic() - start > timeout:
                     hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
                     raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
-                time.sleep(POLL_S)
-        if all(_right(lab, s.name, designed) for s in switches):
+                time.sleep(pause)
+        if all(_right(lab, s, wanted[s.name]) for s in switches):
             progress(len(switches), len(switches))
             return time.monotonic() - start
 
 
-def _right(lab: Lab, name: str, designed: Designed) -> bool:
-    switch = lab.fabric.switch[name]
+def _packed(routes: dict[Network, frozenset[str]]) -> Packed:
+    return {(p.version, p.network_address.packed, p.prefixlen): ports for p, ports in routes.items()}
+
+
+def _right(lab: Lab, switch: Switch, wanted: Packed) -> bool:
     try:
-        if route_faults(designed.routes[name], bgp_routes(lab, switch)):
-            return False
-        return all(s.state == "Established" for s in sessions(lab, switch)) and not bfd_down(lab, switch)
+        return (
+            _live_routes(lab, switch) == wanted
+            and all(s.state == ESTABLISHED for s in sessions(lab, switch))
+            and not bfd_down(lab, switch)
+        )
     except (ExecError, LabError):
         return False
+
+
+def _live_routes(lab: Lab, switch: Switch) -> Packed:
+    found: Packed = {}
+    with inside(lab.node(switch.name).netns), NetlinkSocket() as kernel:
+        names = {link.index: link.name for link in kernel.links().values()}
+        for family in lab.fabric.families:
+            wire = socket.AF_INET if family == 4 else socket.AF_INET6
+            for (packed, length), hops in kernel.bgp_widths(wire).items():
+                found[family, packed, length] = frozenset(names.get(i, "") for i in hops)
+    return found
 
 
 def not_as_designed(report: SwitchHealth) -> list[str]:

@@ -58,7 +58,7 @@ GROUPS = (
 )  # fmt: skip
 #: Seconds of quiet after which a burst of events is read, and the longest time it may put that off. Routes and
 #: neighbours of large labs come in long bursts, and reading them costs what BGP needs to converge.
-SETTLE = {"config": (0.02, 0.1), "links": (0.01, 0.05), "routes": (0.2, 3.0), "neighbours": (0.2, 3.0)}
+SETTLE = {"config": (0.02, 0.1), "links": (0.01, 0.05), "routes": (0.2, 6.0), "neighbours": (0.2, 6.0)}
 #: Ports whose counters are read per second at most; larger labs are polled less often.
 COUNTER_PORTS_PER_S = 1500
 BGP_NODES_PER_S = 40
@@ -503,7 +503,7 @@ def main(lab: str) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", filename=folder.path / "agent.log"
     )
-    os.nice(5)
+    os.nice(10)
     record = folder.read()
     text = Path(folder.topology).read_text()
     fabric = load_fabric_text(text, str(folder.topology), default_name=record.topology if record else lab)

@@ -1,8 +1,9 @@
 """Labs of network namespaces: lite SONiC switches and servers, on one kernel, with nothing to download.
 
 Order of a deploy, which is what makes it fast: all namespaces; all redis-servers (they start meanwhile); all links;
-all addresses and routes, every interface up; then all zebras, then all bgpds; then the agent. No daemon sees an
-interface come up twice, and no session is tried before its peer's address exists.
+all addresses and routes, every interface up; then all zebras, then all bgpds; CONFIG_DB is filled while they find
+each other; then the agent. No daemon sees an interface come up twice, and no session is tried before its peer's
+address exists.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fabtest.errors import ExecError, FabtestError, LabError, MachineError, Usag
 from fabtest.litenode import database
 from fabtest.litenode.intent import switch_intent
 from fabtest.litenode.kernel import SWITCH_SYSCTLS, apply_hash, apply_intent
-from fabtest.model import Endpoint, Fabric, Link, Server, Switch
+from fabtest.model import Endpoint, Fabric, Link, Server, Switch, Tier
 from fabtest.render import write_tree
 from fabtest.render.server import RULE_PRIORITY, SYSCTLS, server_network
 from fabtest.runtime import bpf, host, namespaces, processes
@@ -41,6 +42,9 @@ DAEMONS = ("zebra", "bgpd", "bfdd")
 WORKERS = 8
 #: FRR gives up root for this user, which its packages make.
 FRR_USER = "frr"
+#: bgpd first calls its peers 0.75 to 1 s after its start (BGP_INIT_START_TIMER, jittered): tiers this far apart do not
+#: collide. A collision (RFC 4271 6.8) costs a second.
+TIER_GAP_S = 0.35
 NO_IPV6 = {"net.ipv6.conf.all.disable_ipv6": 1, "net.ipv6.conf.default.disable_ipv6": 1}
 
 
@@ -375,8 +379,8 @@ def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
 
 
 def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
-    """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next."""
-    daemons = ["zebra", *(["bfdd"] if fabric.bgp.bfd else []), "bgpd"]
+    """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next, and bgpd tier by tier, so
+    that the two ends of a session do not call each other at the same moment."""
     for node in nodes:
         run = node.folder / "run"
         (node.folder / "scratch").mkdir(exist_ok=True)
@@ -388,17 +392,28 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
             stale.unlink()
         for daemon, text in split_by_daemon((node.folder / "frr.conf").read_text()).items():
             (node.folder / f"{daemon}.conf").write_text(text)
-    for daemon in daemons:
-        path = program(daemon, "frr")
+    with ThreadPoolExecutor(WORKERS) as pool:
+
+        def start(daemon: str, some: Sequence[NetnsNode]) -> None:
+            path = program(daemon, "frr")
+            list(pool.map(lambda node: _start_daemon(lab, path, daemon, node), some))
+
+        start("zebra", nodes)
+        _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
+        if fabric.bgp.bfd:
+            start("bfdd", nodes)
+        by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
-            spawn(
-                _frr_argv(path, daemon, node.folder),
-                lab=lab,
-                netns=node.netns,
-                log=node.folder / "log" / f"{daemon}.out",
-            )
-        if daemon == "zebra":
-            _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
+            by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
+        for n, tier in enumerate(sorted(by_tier)):
+            if n:
+                time.sleep(TIER_GAP_S)
+            start("bgpd", by_tier[tier])
+
+
+def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode) -> None:
+    log = node.folder / "log" / f"{daemon}.out"
+    spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
 
 
 def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:

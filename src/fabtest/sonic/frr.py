@@ -34,11 +34,25 @@ def render_frr(fabric: Fabric, switch: Switch) -> str:
             bgp=fabric.bgp,
             unnumbered=fabric.unnumbered,
             planes=len(fabric.planes),
+            coalesce_ms=coalesce_ms(switch),
+            # Those would refuse what this switch learned from their like: it is not sent to begin with.
+            above={s.peer for s in switch.sessions if fabric.switch[s.peer].tier > switch.tier},
             families=[(family, "ip" if family == 4 else "ipv6") for family in fabric.families],
             pools=fabric.advertised,
             originated=(*(loop.network for loop in switch.loopbacks), *switch.server_prefixes),
         )
     )
+
+
+def coalesce_ms(switch: Switch) -> int:
+    """How long bgpd collects routes before it first sends them to a peer that came up, in ms.
+
+    FRR starts at a second and goes up to ten as peers come up (bgpd/bgp_fsm.c): most of the time a small fabric takes
+    to converge. It should be about as long as the switch's sessions take to come up, so that each peer gets all routes
+    in one batch: with a hundred peers that is seconds.
+    """
+    sessions = len(switch.sessions)
+    return max(100, (25 if sessions <= 64 else 40) * sessions)
 
 
 #: Which daemon reads a top-level stanza of frr.conf, by its first words; anything else is zebra's.
