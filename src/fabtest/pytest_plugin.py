@@ -85,12 +85,13 @@ class Flows:
         pps: int = 0,
         size: int = 64,
         dscp: int = 26,
-        family: int = 4,
+        family: int | None = None,
     ) -> Transfer:
         """Send packets from one NIC port (``gpu1`` or ``gpu1:eth2``) to another; what arrived and what did not."""
         from fabtest.roce.send import nic_named
         from fabtest.roce.transfer import transfer
 
+        family = family or self.lab.fabric.families[0]
         return transfer(
             self.lab, nic_named(self.lab, src, family), nic_named(self.lab, dst, family), count=count, flows=flows,
             pps=pps, payload=size, dscp=dscp,
@@ -106,13 +107,18 @@ def flows(lab: Lab) -> Flows:
 @pytest.fixture
 def verdict(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
     """Call with a check, and what it takes: its verdict becomes the test's."""
-    from fabtest.checks.verdict import NotApplicable, Outcome
+    import redis
+
+    from fabtest.checks.verdict import NotApplicable, Outcome, inconclusive
+    from fabtest.errors import FabtestError
 
     def run(check: Callable[..., Verdict], *args: Any) -> Verdict:
         try:
             found = check(*args)
         except NotApplicable as reason:
             pytest.skip(NOT_APPLICABLE + str(reason))
+        except (FabtestError, redis.RedisError, OSError) as error:  # a node that is off, a daemon that is gone
+            found = inconclusive(name_of(check), f"the lab does not let itself be looked at: {error}")
         request.config.stash[VERDICTS].append(found.as_json())
         request.node.user_properties += [("verdict", str(found.outcome)), *found.numbers.items()]
         if found.outcome is Outcome.FAIL:
@@ -122,6 +128,11 @@ def verdict(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
         return found
 
     return run
+
+
+def name_of(check: Callable[..., Verdict]) -> str:
+    """``suite.function`` of a check that could not name itself."""
+    return f"{check.__module__.rpartition('.')[2].replace('_', '-')}.{check.__name__.replace('_', '-')}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:

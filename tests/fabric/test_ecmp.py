@@ -9,7 +9,7 @@ from fabtest.checks import ecmp
 
 @pytest.fixture(scope="module")
 def measured(lab: Any) -> ecmp.Measurement:
-    """Flows of every leaf, sent once and judged by two tests."""
+    """Flows of every leaf, sent once (when first asked for) and judged by two tests."""
     return ecmp.Measurement(lab)
 
 

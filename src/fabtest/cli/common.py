@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import redis
 from invoke.exceptions import Exit
 from rich.console import Console
 from rich.logging import RichHandler
@@ -20,9 +21,11 @@ from fabtest.cli.words import task
 from fabtest.errors import FabtestError, LabError
 from fabtest.runtime.base import Lab, Runtime
 
-#: Data goes to stdout, everything else to stderr.
-out = Console(soft_wrap=True, highlight=False, width=10_000)  # a terminal wraps what is too long; nothing is cut
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+#: Data goes to stdout, everything else to stderr. A terminal wraps what is too long; nothing is cut.
+out = Console(
+    soft_wrap=True, highlight=False, markup=False, emoji=False, width=10_000
+)  # a terminal wraps what is too long; nothing is cut
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 LAB = "name of the lab; may be left out while one lab is up"
 JSON = "print JSON for machines"
@@ -50,6 +53,10 @@ def fabtest_task(**words: Any) -> Callable[[Callable[..., Any]], Any]:
             except BrokenPipeError:  # the reader of our output has gone (`| head`)
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=141) from None
+            except (redis.RedisError, OSError) as error:  # a node that is off, a lab that went away meanwhile
+                print(f"fabtest: the lab does not answer as it should: {error}", file=sys.stderr)
+                print("  hint: see `lab-status` and `lab-list`", file=sys.stderr)
+                raise Exit(code=LabError.exit_code) from None
             except KeyboardInterrupt:
                 print("fabtest: interrupted", file=sys.stderr)
                 raise Exit(code=130) from None

@@ -150,7 +150,7 @@ def lab_status(c: Any, lab: str | None = None, json: bool = False, all: bool = F
             out.print(f"\nnot as designed ({len(status.trouble)}):", style="bold red")
             shown = status.trouble if all else status.trouble[:20]
             for line in shown:
-                out.print(f"  {line}", markup=False)
+                out.print(f"  {line}")
             if len(shown) < len(status.trouble):
                 out.print(f"  ... and {len(status.trouble) - len(shown)} more (--all)")
         else:

@@ -8,7 +8,6 @@ from typing import Any
 from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, the_lab
-from fabtest.errors import UsageError
 
 
 @fabtest_task(
@@ -37,12 +36,8 @@ def traffic_send(
     from fabtest.roce.send import nic_named
     from fabtest.roce.transfer import transfer
 
-    if not 1 <= flows <= 16384 or count < flows:
-        raise UsageError(f"{flows} flows with {count} packets", hint="1 to 16384 flows, and a packet for each")
-    if not 0 <= dscp <= 63:
-        raise UsageError(f"DSCP {dscp} is not 0 to 63")
     live = the_lab(lab)
-    family = 6 if ipv6 else 4
+    family = 6 if ipv6 else live.fabric.families[0]
     result = transfer(
         live, nic_named(live, src, family), nic_named(live, dst, family), count=count, flows=flows, pps=pps,
         payload=size, dscp=dscp,

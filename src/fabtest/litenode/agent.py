@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -24,9 +25,9 @@ from typing import Any
 import hiredis
 import redis
 
-from fabtest.errors import FabtestError
+from fabtest.errors import ExecError, FabtestError
 from fabtest.litenode import lldp, publish
-from fabtest.litenode.database import client, read_config
+from fabtest.litenode.database import INITIALIZED, client, read_config
 from fabtest.litenode.intent import TABLES, SwitchIntent, switch_intent
 from fabtest.litenode.kernel import apply_hash, apply_intent
 from fabtest.model import Fabric, Server, Switch
@@ -125,11 +126,12 @@ class Agent:
         self.nodes: dict[str, Node] = {}
         self.running = True
         self.timers: list[tuple[float, float, Callable[[], None]]] = []
-        self._round_robin = 0
+        self._retry: list[Node] = []
         self._hello_at: dict[str, float] = {}
 
     def run(self) -> None:
         """Until SIGTERM."""
+        (self.lab.path / "agent.ready").write_text(f"{os.getpid()}\n")
         now = time.monotonic()
         specs: list[Switch | Server] = [*self.fabric.switches, *self.fabric.servers]
         for spec in specs:
@@ -143,7 +145,6 @@ class Agent:
                 self._hello(node, node.links)
         for node in self.switches():
             self._connect(node)
-        (self.lab.path / "agent.ready").write_text(f"{os.getpid()}\n")
         log.info(
             "agent of %s: %d switches, %d servers", self.lab.name, len(self.fabric.switches), len(self.fabric.servers)
         )
@@ -179,6 +180,8 @@ class Agent:
             self._guarded(node, handler, node)
         now = time.monotonic()
         for node in self.nodes.values():
+            if not self.running:
+                return
             for what in [w for w, (at, _) in node.due.items() if at <= now]:
                 del node.due[what]
                 self._guarded(node, {
@@ -188,7 +191,10 @@ class Agent:
         for i, (at, period, action) in enumerate(self.timers):
             if at <= now:
                 self.timers[i] = (now + period, period, action)
-                action()
+                try:
+                    action()
+                except Exception:
+                    log.exception("unexpected")
 
     def _guarded(self, node: Node, action: Callable[[Node], None], argument: Node) -> None:
         """One node's trouble (its Redis gone, its namespace going) must not stop the others."""
@@ -206,9 +212,9 @@ class Agent:
 
     def _connect(self, node: Node) -> None:
         """Subscribe to CONFIG_DB and publish everything from the beginning."""
+        pubsub = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            pubsub = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            pubsub.settimeout(5)
+            pubsub.settimeout(1)
             pubsub.connect(str(node.folder / "redis.sock"))
             pubsub.sendall(
                 b"PSUBSCRIBE __keyspace@%d__:* __keyspace@%d__:SWITCH_TABLE:*\r\n"
@@ -231,6 +237,9 @@ class Agent:
             node.pubsub = None
 
     def _reconnect(self) -> None:
+        for node in self._retry:
+            node.soon("config", time.monotonic())
+        self._retry.clear()
         for node in self.switches():
             if node.pubsub is None:
                 self._connect(node)
@@ -297,7 +306,7 @@ class Agent:
                 continue
             key = bytes(message[2]).removeprefix(prefix).decode(errors="replace")
             table = key.partition("|")[0]
-            if table in TABLES or table in publish.BUFFER_TABLES or "SWITCH_TABLE" in key:
+            if table in TABLES or table in publish.BUFFER_TABLES or table == INITIALIZED or "SWITCH_TABLE" in key:
                 node.soon("config", time.monotonic())
 
     # ------------------------------------------------------------------------------------------------ kernel
@@ -315,14 +324,20 @@ class Agent:
         }
 
     def _apply(self, node: Node) -> None:
-        """CONFIG_DB to the kernel, and what follows from it to the other databases."""
+        """CONFIG_DB to the kernel, and what follows from it to the other databases. One that is still being filled
+        is left alone: its end is announced by a key of its own."""
+        if client(node.folder, DbId.CONFIG).get(INITIALIZED) != "1":
+            return
         node.config = read_config(client(node.folder, DbId.CONFIG), (*TABLES, *publish.BUFFER_TABLES))
         node.intent = intent = switch_intent(node.config)
         for warning in intent.warnings:
             node.warn(warning)
-        cut = self.cut(node)
-        if apply_intent(intent, node.kernel, cut):
-            log.info("%s: kernel brought in line with CONFIG_DB", node.name)
+        try:
+            if apply_intent(intent, node.kernel, self.cut(node)):
+                log.info("%s: kernel brought in line with CONFIG_DB", node.name)
+        except (FabtestError, ValueError) as error:  # one row the kernel refuses must not stop the others' publishing
+            node.warn(str(error))
+            self._retry.append(node)
         seed = client(node.folder, DbId.APPL).hget("SWITCH_TABLE:switch", "ecmp_hash_seed")
         wanted = (intent.hash, seed)
         if node.hashed != wanted:
@@ -360,6 +375,8 @@ class Agent:
         for name, link in links.items():
             before = node.links.get(name)
             up, was = link.up and link.running, bool(before and before.up and before.running)
+            if up != was and node.is_switch:  # the kernel does not announce the IPv4 routes that go with a port
+                node.soon("routes", time.monotonic())
             if up != was or before is None:
                 past = node.history.setdefault(name, publish.PortHistory())
                 stamp = time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime())
@@ -459,7 +476,7 @@ class Agent:
 
     def _counters(self) -> None:
         for node in self.switches():
-            if node.pubsub is not None:
+            if node.pubsub is not None and self.running:
                 self._guarded(node, self._publish_counters, node)
 
     def _publish_counters(self, node: Node) -> None:
@@ -476,19 +493,25 @@ class Agent:
         self._write(node, DbId.COUNTERS, "counters", rows)
 
     def _sessions(self) -> None:
-        """A share of the switches each time, so that a large lab is not asked all at once."""
-        nodes = [n for n in self.switches() if n.pubsub is not None]
-        for node in nodes:
-            self._guarded(node, self._publish_sessions, node)
+        for node in [n for n in self.switches() if n.pubsub is not None]:
+            if self.running:
+                self._guarded(node, self._publish_sessions, node)
 
     def _publish_sessions(self, node: Node) -> None:
-        run = node.folder / "run"
-        if (run / "bgpd.vty").exists():
-            rows = publish.bgp_tables(vty_json(run / "bgpd.vty", "show bgp summary json"))
-            self._write(node, DbId.STATE, "NEIGH_STATE_TABLE", rows)
-        if self.fabric.bgp.bfd and (run / "bfdd.vty").exists():
-            peers = vty_json(run / "bfdd.vty", "show bfd peers json") or []
+        """States of BGP and BFD; those of a daemon that does not answer are not known, so their rows go."""
+        summary = self._ask(node, "bgpd", "show bgp summary json") or {}
+        self._write(node, DbId.STATE, "NEIGH_STATE_TABLE", publish.bgp_tables(summary))
+        if self.fabric.bgp.bfd:
+            peers = self._ask(node, "bfdd", "show bfd peers json") or []
             self._write(node, DbId.STATE, "BFD_SESSION_TABLE", publish.bfd_table(peers))
+
+    @staticmethod
+    def _ask(node: Node, daemon: str, command: str) -> Any:
+        try:
+            return vty_json(node.folder / "run" / f"{daemon}.vty", command, timeout=1.0)
+        except ExecError as error:
+            node.warn(error.message)
+            return None
 
 
 #: Tables written together, under one name.
@@ -504,6 +527,8 @@ def main(lab: str) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", filename=folder.path / "agent.log"
     )
     os.nice(10)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
     record = folder.read()
     text = Path(folder.topology).read_text()
     fabric = load_fabric_text(text, str(folder.topology), default_name=record.topology if record else lab)

@@ -24,11 +24,15 @@ def redis_argv(program: str, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
+#: Set in CONFIG_DB once it is filled (sonic-swss-common's CFG_DB_INIT flag).
+INITIALIZED = "CONFIG_DB_INITIALIZED"
+
+
 @cache
 def _pool(path: str, number: int) -> redis.ConnectionPool:
     return redis.ConnectionPool(
         connection_class=redis.UnixDomainSocketConnection, path=path, db=number, decode_responses=True,
-        socket_timeout=10,
+        socket_timeout=5,
     )  # fmt: skip
 
 
@@ -60,6 +64,14 @@ def read_config_file(path: Path) -> ConfigDb:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: the top level must be an object of tables")
+    for table, rows in data.items():
+        if not isinstance(rows, dict):
+            raise ConfigError(f"{path}: {table} must be an object of rows")
+        for key, row in rows.items():
+            if not isinstance(row, dict) or not all(
+                isinstance(v, str) or (isinstance(v, list) and all(isinstance(x, str) for x in v)) for v in row.values()
+            ):
+                raise ConfigError(f"{path}: {table}|{key} must be an object of texts and lists of texts")
     return data
 
 
@@ -69,7 +81,6 @@ def load_config(folder: Path, config: ConfigDb) -> None:
         for table, rows in config.items():
             for key, row in rows.items():
                 pipe.hset(f"{table}|{key}", mapping=to_redis(row))
-        pipe.set("CONFIG_DB_INITIALIZED", "1")
         pipe.execute()
     path = folder / "switch.json"
     if path.is_file():
@@ -77,6 +88,7 @@ def load_config(folder: Path, config: ConfigDb) -> None:
             for key, row in json.loads(path.read_text()).items():
                 pipe.hset(key, mapping=row)
             pipe.execute()
+    client(folder, DbId.CONFIG).set(INITIALIZED, "1")
 
 
 def read_config(connection: Any, tables: tuple[str, ...]) -> ConfigDb:

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from fabtest.errors import TrafficError, UsageError
 from fabtest.roce.capture import Capture, listen
 from fabtest.roce.packets import Flow, icrc_is_right, parse
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
 
-FIRST_SRC_PORT = 0xC000
+FIRST_SRC_PORT, MOST_FLOWS = 0xC000, 0x4000
 SETTLE_S = 0.3
 
 
@@ -47,11 +48,21 @@ class Transfer:
 def transfer(
     lab: Lab, src: NicAddress, dst: NicAddress, *, count: int, flows: int, pps: int, payload: int = 64, dscp: int = 26
 ) -> Transfer:
-    """Send ``count`` packets over ``flows`` flows and wait for them. Raises TrafficError."""
+    """Send ``count`` packets over ``flows`` flows and wait for them.
+
+    Raises UsageError for numbers that mean nothing, and TrafficError if they cannot be sent or counted.
+    """
+    room = src.port.mtu - (20 if src.address.version == 4 else 40) - 8 - 12 - 4
+    if not 0 <= payload <= room - room % 4:
+        raise UsageError(f"a payload of {payload} bytes", hint=f"0 to {room - room % 4} at an MTU of {src.port.mtu}")
+    if not 1 <= flows <= MOST_FLOWS or count < flows:
+        raise UsageError(f"{flows} flows with {count} packets", hint=f"1 to {MOST_FLOWS} flows, a packet for each")
+    if pps < 0 or not 0 <= dscp <= 63:
+        raise UsageError("packets per second must not be negative, and a DSCP is 0 to 63")
     ports = [FIRST_SRC_PORT + n for n in range(flows)]
     received: dict[bytes, set[tuple[int, int]]] = {}
     highest: dict[int, int] = {}
-    bad = disorder = arrived = 0
+    bad = disorder = arrived = overrun = 0
     listener = listen(lab.node(dst.server).netns, dst.address.version)
 
     def drain(capture: Capture) -> bool:
@@ -79,13 +90,11 @@ def transfer(
             template = sender.template(Flow(src.address, dst.address, ports[0], dscp=dscp), payload)
             start = time.monotonic()
             for n in range(count):
-                if pps:
-                    early = start + n / pps - time.monotonic()
-                    if early > 0:
-                        drain(capture)
-                        time.sleep(max(0.0, start + n / pps - time.monotonic()))
-                elif n % 200 == 0:
+                if n % 200 == 0:
                     drain(capture)
+                if pps and start + n / pps > time.monotonic():
+                    drain(capture)
+                    time.sleep(max(0.0, start + n / pps - time.monotonic()))
                 sender.send(template.frame(n // flows, ports[n % flows]))
             seconds = time.monotonic() - start
             last = time.monotonic()
@@ -93,8 +102,13 @@ def transfer(
                 if drain(capture):
                     last = time.monotonic()
                 time.sleep(0.005)
+            overrun = capture.dropped()
     finally:
         listener.close()
+    if overrun and arrived + bad < count:
+        raise TrafficError(
+            f"this machine lost {overrun} captured frames: nothing can be said", hint="send slower: --pps"
+        )
     return Transfer(str(src), str(dst), flows, count, arrived, count - arrived - bad, bad, disorder, seconds)
 
 

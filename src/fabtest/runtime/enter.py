@@ -60,4 +60,8 @@ def _lay_out(folder: Path) -> None:
 
 if __name__ == "__main__":
     split = sys.argv.index("--")
-    enter(sys.argv[1], Path(sys.argv[2]), sys.argv[split + 1 :])
+    try:
+        enter(sys.argv[1], Path(sys.argv[2]), sys.argv[split + 1 :])
+    except OSError as failure:
+        print(f"fabtest: cannot enter {Path(sys.argv[2]).name}: {failure}", file=sys.stderr)
+        sys.exit(5)

@@ -166,7 +166,7 @@ class Batch:
         family = socket.AF_INET if source.version == 4 else socket.AF_INET6
         body = _RTMSG.pack(family, 0, source.max_prefixlen, 0, min(table, 255), 0, 0, 1, 0)
         body += attribute(FRA_SRC, source.packed) + _u32(FRA_PRIORITY, priority) + _u32(FRA_TABLE, table)
-        self._add(RTM_NEWRULE, NLM_F_CREATE, body, f"rule from {source}")
+        self._add(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, body, f"rule from {source}")
 
 
 @dataclass(frozen=True, slots=True)

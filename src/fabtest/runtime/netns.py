@@ -9,6 +9,7 @@ address exists.
 from __future__ import annotations
 
 import difflib
+import fcntl
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from fabtest.errors import ExecError, FabtestError, LabError, MachineError, UsageError
 from fabtest.litenode import database
@@ -167,11 +170,14 @@ class NetnsLab:
         return {str(k): str(v) for k, v in found.items()}
 
     def _record(self, change: Callable[[dict[str, str]], None]) -> None:
-        faults = self.faults()
-        change(faults)
-        temporary = self.folder.path / ".faults.json.new"
-        temporary.write_text(json.dumps(faults, indent=2) + "\n")
-        os.replace(temporary, self.folder.path / "faults.json")
+        """Change the record of faults; only one at a time does."""
+        with open(self.folder.path / ".faults.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            faults = self.faults()
+            change(faults)
+            temporary = self.folder.path / ".faults.json.new"
+            temporary.write_text(json.dumps(faults, indent=2) + "\n")
+            os.replace(temporary, self.folder.path / "faults.json")
 
     def _links(self, a: str, b: str) -> list[Link]:
         """The links between two nodes; either may name a port, ``leaf1:Ethernet0``."""
@@ -193,6 +199,7 @@ class NetnsLab:
         ends drop every frame they receive, and carrier stays."""
         links = self._links(a, b)
         for link in links:
+            self._mend(link)
             if fault is Fault.CARRIER:
                 end = link.b
                 self._record(lambda f, end=end: f.__setitem__(str(end), "carrier"))  # type: ignore[misc]
@@ -204,17 +211,17 @@ class NetnsLab:
         return [str(link) for link in links]
 
     def repair_link(self, a: str, b: str) -> list[str]:
-        """Whatever was wrong with the links, it is mended."""
+        """Whatever was wrong with the links, it is mended, also if the record of it was lost."""
         links = self._links(a, b)
         for link in links:
-            for end in (link.a, link.b):
-                how = self.faults().get(str(end))
-                self._record(lambda f, end=end: _forget(f, str(end)))  # type: ignore[misc]
-                if how == "silent":
-                    self._set_drop(end, False)
-                elif how == "carrier":
-                    self._restore_port(end)
+            self._mend(link)
         return [str(link) for link in links]
+
+    def _mend(self, link: Link) -> None:
+        for end in (link.a, link.b):
+            self._set_drop(end, False)
+            self._record(lambda f, end=end: _forget(f, str(end)))  # type: ignore[misc]
+            self._restore_port(end)
 
     def _set_up(self, end: Endpoint, up: bool) -> None:
         batch = Batch()
@@ -223,7 +230,9 @@ class NetnsLab:
             kernel.run(batch)
 
     def _restore_port(self, end: Endpoint) -> None:
-        """A switch port comes back as CONFIG_DB has it; a server's simply comes up."""
+        """A switch port comes back as CONFIG_DB has it, a server's simply comes up; those of a node that is off wait."""
+        if end.node in self.faults():
+            return
         if end.node in self.fabric.switch:
             admin = self.node(end.node).db(DbId.CONFIG).hget(f"PORT|{end.port}", "admin_status")
             if admin != "up":
@@ -250,6 +259,9 @@ class NetnsLab:
             batch.set_link(link.end(name).port, up=False)
         with inside(node.netns), NetlinkSocket() as kernel:
             kernel.run(batch)
+        self._end_daemons(node)
+
+    def _end_daemons(self, node: NetnsNode) -> None:
         ours = [p for p in processes.of_lab(self.name, [node.netns]) if self._in_folder(p, node.folder)]
         processes.end(ours)
         processes.remove_frr_scratch(ours)
@@ -265,7 +277,17 @@ class NetnsLab:
     def start_node(self, name: str) -> None:
         """Power on: a switch starts with empty databases and loads its config_db.json."""
         node = self.node(name)
+        os.umask(0o022)
+        self._end_daemons(node)  # those of a node that was not off, or did not come up whole
         self._record(lambda f: _forget(f, name))
+        try:
+            self._boot(node)
+        except BaseException:
+            self._record(lambda f: f.__setitem__(name, "down"))
+            raise
+
+    def _boot(self, node: NetnsNode) -> None:
+        name = node.name
         if name in self.fabric.switch:
             start_redis(self.name, [node])
             database.wait_ready(node.folder)
@@ -295,6 +317,7 @@ class NetnsRuntime:
         """Bring a fabric up under a lab name. The caller holds the lab's lock. On any failure, or an interrupt,
         what was built is taken down again."""
         namespaces.prepare()
+        os.umask(0o022)  # FRR reads its files as another user
         for daemon, package in (("redis-server", "redis-server"), ("zebra", "frr"), ("bgpd", "frr"), ("vtysh", "frr")):
             program(daemon, package)
         folder = LabFolder(name)
@@ -309,6 +332,8 @@ class NetnsRuntime:
             self.destroy(name)
             if isinstance(error, FabtestError | KeyboardInterrupt):
                 raise
+            if isinstance(error, redis.RedisError):
+                raise LabError(f"lab {name} could not be built: {error}") from error
             if isinstance(error, OSError):
                 what = f"{error.strerror}" + (f": {error.filename}" if error.filename else "")
                 raise MachineError(f"lab {name} could not be built: {what}") from error
@@ -326,7 +351,11 @@ class NetnsRuntime:
             raise LabError(f"there is no lab {name}", hint=hint)
         if record.state != "up":
             raise LabError(f"lab {name} is {record.state}", hint=f"`lab-down --lab {name}`, then `lab-up`")
-        fabric = load_fabric_text(folder.topology.read_text(), str(folder.topology), default_name=record.topology)
+        try:
+            source = folder.topology.read_text()
+        except OSError:
+            raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
+        fabric = load_fabric_text(source, str(folder.topology), default_name=record.topology)
         return NetnsLab(folder, fabric)
 
     def destroy(self, name: str) -> bool:
@@ -567,12 +596,20 @@ class _Deployment:
 
 
 def start_agent(lab: str) -> None:
-    """The lab's agent; it says it is ready by writing ``agent.ready``."""
+    """The lab's agent; it says that it runs by writing ``agent.ready``. Raises LabError if it does not."""
     import sys
 
     folder = LabFolder(lab)
     (folder.path / "agent.ready").unlink(missing_ok=True)
+    os.umask(0o022)
     spawn([sys.executable, "-m", "fabtest.litenode", lab], lab=lab, log=folder.path / "agent.out")
+    deadline = time.monotonic() + 15
+    while agent_pid(lab) is None:
+        if time.monotonic() > deadline:
+            out = folder.path / "agent.out"
+            tail = out.read_text(errors="replace")[-400:] if out.is_file() else ""
+            raise LabError(f"the agent of lab {lab} does not start", hint=tail or None)
+        time.sleep(0.02)
 
 
 def agent_pid(lab: str) -> int | None:
