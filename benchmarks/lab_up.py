@@ -40,7 +40,7 @@ from mininet.node import Host
 graph = json.load(open(sys.argv[1]))
 start = time.monotonic()
 net = Mininet(controller=None, autoSetMacs=False, build=False)
-nodes = {name: net.addHost(name, cls=Host, ip=None) for name in graph["nodes"]}
+nodes = {name: net.addHost(name, cls=Host) for name in graph["nodes"]}
 for a, b in graph["links"]:
     net.addLink(nodes[a], nodes[b])
 net.build()

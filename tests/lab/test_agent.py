@@ -15,6 +15,7 @@ from fabtest.checks.observe import links, sessions
 from fabtest.checks.status import lab_status
 from fabtest.roce.send import nic_named
 from fabtest.roce.transfer import transfer
+from fabtest.runtime import processes
 from fabtest.runtime.base import Fault, Lab
 from fabtest.runtime.netns import agent_pid
 from fabtest.sonic.db import DbId
@@ -101,7 +102,7 @@ def test_what_is_published(small: Lab) -> None:
     spine_mac = small.fabric.switch[SPINE].mac
     assert appl.hgetall("NEIGH_TABLE:Ethernet240:172.16.0.1") == {"neigh": spine_mac, "family": "IPv4"}
     assert appl.hget("LLDP_ENTRY_TABLE:Ethernet240", "lldp_rem_sys_name") == SPINE
-    assert state.hget("NEIGH_STATE_TABLE|172.16.0.1", "state") == "Established"
+    eventually(lambda: state.hget("NEIGH_STATE_TABLE|172.16.0.1", "state") == "Established", 3)
     assert state.hget("PORT_TABLE|Ethernet240", "netdev_oper_status") == "up"
     oid = counters.hget("COUNTERS_PORT_NAME_MAP", "Ethernet0")
     before = int(counters.hget(f"COUNTERS:{oid}", "SAI_PORT_STAT_IF_IN_UCAST_PKTS"))
@@ -149,6 +150,44 @@ def test_silent_and_carrier_faults(small: Lab) -> None:
     small.node(SPINE).db(DbId.CONFIG).hset("PORT|Ethernet8", "mtu", "9100")
     small.repair_link(LEAF, SPINE)
     wait_converged(small, 60)
+
+
+def test_two_kinds_of_fault_on_one_cable(small: Lab) -> None:
+    """Whatever was done to it in whatever order, link-up mends it."""
+    for kinds in ((Fault.CARRIER, Fault.SILENT), (Fault.SILENT, Fault.CARRIER)):
+        for kind in kinds:
+            small.fail_link(LEAF, SPINE, kind)
+        small.repair_link(LEAF, SPINE)
+        for node, port in ((LEAF, UPLINK), (SPINE, "Ethernet0")):
+            eventually(lambda n=node, p=port: links(small.node(n))[p].running, 2)  # type: ignore[misc]
+            assert not links(small.node(node))[port].xdp
+        assert small.faults() == {}
+    wait_converged(small, 60)
+
+
+def test_node_up_of_a_node_that_is_up(small: Lab) -> None:
+    """A second node-up starts no second set of daemons."""
+    small.start_node(SPINE)
+    small.start_node(SPINE)
+    wait_converged(small, 60)
+    names = sorted(p.name for p in processes.of_lab("no lab of this name", [small.node(SPINE).netns]))
+    assert names == ["bgpd", "redis-server", "zebra"]
+    small.start_node("gpu1")
+    rules = small.node("gpu1").exec(["ip", "rule"]).stdout.splitlines()
+    assert len(rules) == len(set(rules))
+
+
+def test_one_refused_row_does_not_stop_the_rest(small: Lab) -> None:
+    """An IPv6 address where IPv6 is off: the kernel refuses it, everything else goes on."""
+    db = small.node(LEAF).db(DbId.CONFIG)
+    db.hset("INTERFACE|Ethernet0|fd00::1/64", mapping={"NULL": "NULL"})
+    db.hset("PORT|Ethernet8", "mtu", "8000")
+    appl = small.node(LEAF).db(DbId.APPL)
+    eventually(lambda: links(small.node(LEAF))["Ethernet8"].mtu == 8000, 2)
+    eventually(lambda: appl.hget("PORT_TABLE:Ethernet8", "mtu") == "8000", 2)
+    db.delete("INTERFACE|Ethernet0|fd00::1/64")
+    db.hset("PORT|Ethernet8", "mtu", "9100")
+    eventually(lambda: links(small.node(LEAF))["Ethernet8"].mtu == 9100, 2)
 
 
 def test_node_down_and_up(small: Lab) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabtest.checks.stats import flows_needed, spread
+from fabtest.checks.stats import flows_needed, spread, tolerance
 from fabtest.checks.verdict import Finding, Outcome, judge
 
 
@@ -22,6 +22,18 @@ def test_chance_is_fair(paths: int) -> None:
 @pytest.mark.parametrize("counts", [[1000, 0], [600, 400], [300, 300, 300, 100], [1200, 0, 0, 0], [290, 310, 300, 400]])
 def test_bias_is_not(counts: list[int]) -> None:
     assert not spread(counts).fair
+
+
+@pytest.mark.parametrize(("paths", "leaves"), [(16, 40), (32, 40), (64, 2), (64, 40)])
+def test_a_fair_hash_over_many_paths_is_within_tolerance(paths: int, leaves: int) -> None:
+    rng = np.random.default_rng(2)
+    flows = min(0x4000, flows_needed(paths))
+    alarms = 0
+    for _ in range(20):
+        spreads = [spread(rng.multinomial(flows, [1 / paths] * paths).tolist()) for _ in range(leaves)]
+        alarms += any(s.worst > tolerance(flows, paths, leaves) for s in spreads)
+    assert alarms == 0
+    assert tolerance(flows_needed(2), 2, 1) == 0.25
 
 
 def test_edges() -> None:

@@ -30,6 +30,30 @@ def test_list_and_help() -> None:
         assert done.stdout.strip() != "none"
 
 
+@pytest.mark.parametrize(
+    "words", [["lab-up"], ["traffic-send"], ["lab-down", "--all"], ["show", "leaf1"], ["lab-test"]]
+)
+def test_help_after_a_task(words: list[str]) -> None:
+    done = run(*words, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: fabtest [--core-opts] {words[0]}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lab-logs", "--folow"], "has no option --folow"),
+        (["traffic-send", "gpu1", "gpu2", "--count", "many"], "'many' is not a number"),
+        (["traffic-send"], "did not receive required"),
+        (["no-such-task"], "No idea what"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words: list[str], said: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
 def test_invoke_in_a_checkout_has_the_same_tasks() -> None:
     invoke = str(Path(sys.executable).with_name("invoke"))
     done = subprocess.run(

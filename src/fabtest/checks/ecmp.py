@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from fabtest.checks.observe import expected_now, health
-from fabtest.checks.stats import ALPHA, SONIC_TOLERANCE, Spread, flows_needed, spread
+from fabtest.checks.stats import ALPHA, Spread, flows_needed, spread, tolerance
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Switch
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.trace import Key, Paths, Probe, flow_key, trace, uplink_taken
 from fabtest.runtime.base import Capability, Lab
-from fabtest.topology.routing import Designed
+from fabtest.topology.routing import Designed, designed_routes
 
 #: Source ports used, as NICs choose them (RoCEv2 entropy lies in 0xC000-0xFFFF).
 FIRST_PORT, PORTS = 0xC000, 0x4000
 #: Leaves measured at most; the rest are as like as the generator makes them.
 LEAVES = 40
-#: Flows per leaf at most.
+#: Flows per leaf at most, beyond what its own uplinks need.
 MOST_FLOWS = 8000
 
 
@@ -103,18 +103,19 @@ def _pairs(lab: Lab) -> list[_Pair]:
     return pairs
 
 
+def _flows(pair: _Pair) -> int:
+    """Enough to judge the leaf's uplinks, and the choices behind them if that is not too much; at most every port."""
+    alone, both = flows_needed(len(pair.uplinks)), flows_needed(len(pair.uplinks) * pair.second)
+    return min(PORTS, max(alone, min(both, MOST_FLOWS)))
+
+
 class Measurement:
     """The flows of one run of ``spread`` and ``polarisation``: sent once, judged twice."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.pairs = _pairs(lab)
-        self.probes = [
-            Probe(
-                p.src, p.dst, range(FIRST_PORT, FIRST_PORT + min(flows_needed(len(p.uplinks) * p.second), MOST_FLOWS))
-            )
-            for p in self.pairs
-        ]
+        self.probes = [Probe(p.src, p.dst, range(FIRST_PORT, FIRST_PORT + _flows(p))) for p in self.pairs]
         self.paths = trace(lab, self.probes) if self.pairs else Paths()
 
     @property
@@ -127,24 +128,36 @@ class Measurement:
         return [flow_key(self.probes[n], port) for port in self.probes[n].src_ports]
 
 
+def _no_choice(lab: Lab, check: str) -> Verdict:
+    """No leaf has two paths now: by design, or because what it needs is down."""
+    designed = designed_routes(lab.fabric)
+    if any(
+        len(ports) > 1 for s in lab.fabric.switches for ports in designed.routes[s.name].values() if s.server_prefixes
+    ):
+        return inconclusive(check, "no leaf has two paths while sessions are down: see underlay")
+    raise NotApplicable("no leaf has two paths to another")
+
+
 def spreading(lab: Lab, measured: Measurement | None = None) -> Verdict:
     """Flows that differ only in UDP source port use all uplinks of a leaf, as evenly as chance would."""
     check = "ecmp.spread"
     measured = measured or Measurement(lab)
     if not measured.pairs:
-        raise NotApplicable("no leaf has two paths to another")
+        return _no_choice(lab, check)
     if measured.paths.overrun:
         return inconclusive(check, f"this machine lost {measured.paths.overrun} captured frames", flows=measured.flows)
     findings = []
     worst = 0.0
     lowest = 1.0
-    lost = 0
     for n, pair in enumerate(measured.pairs):
         counts: Counter[str] = Counter()
-        for key in measured.keys(n):
+        keys = measured.keys(n)
+        for key in keys:
             taken = uplink_taken(lab, measured.paths, key, pair.leaf.name)
             counts.update({taken[0].port: 1} if taken else {})
-            lost += not taken
+        lost = sum(not measured.paths.delivered.get(key) for key in keys)
+        if lost:
+            findings.append(Finding(pair.leaf.name, f"{lost} of {len(keys)} flows to {pair.dst} do not arrive"))
         strange = [p for p in counts if p not in pair.uplinks]
         result = spread([counts[p] for p in pair.uplinks])
         worst, lowest = max(worst, result.worst), min(lowest, result.p_value)
@@ -182,8 +195,9 @@ def _unfair(result: Spread, ports: tuple[str, ...], judged: int) -> str:
     listed = ", ".join(f"{p} {c}" for p, c in counts.items())
     if result.p_value < ALPHA / judged:
         return f"flows spread unevenly (p = {result.p_value:.2g}): {listed}"
-    if not result.within_sonic:
-        return f"a path is {result.worst:.0%} off the mean, more than {SONIC_TOLERANCE:.0%}: {listed}"
+    allowed = tolerance(total, len(ports), judged)
+    if result.worst > allowed:
+        return f"a path is {result.worst:.0%} off the mean, more than {allowed:.0%}: {listed}"
     return ""
 
 
@@ -194,6 +208,8 @@ def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
     deep = [n for n, pair in enumerate(measured.pairs) if pair.second > 1]
     if not deep:
         raise NotApplicable("no switch above the leaves has a choice of paths")
+    if measured.paths.overrun:
+        return inconclusive(check, f"this machine lost {measured.paths.overrun} captured frames", flows=measured.flows)
     designed, _ = expected_now(lab)
     findings = []
     lowest = 1.0
@@ -207,6 +223,8 @@ def polarisation(lab: Lab, measured: Measurement | None = None) -> Verdict:
                 second = uplink_taken(lab, measured.paths, key, upper)
                 if second:
                     table.setdefault(first[0].port, Counter())[f"{upper}:{second[0].port}"] += 1
+        if not table:
+            return inconclusive(check, f"no flow from {pair.leaf.name} to {pair.dst} got past the tier above")
         for first_port, choices in table.items():
             upper = next(iter(choices)).partition(":")[0]
             ports = _ports_to(designed, upper, pair.dst)
@@ -232,7 +250,7 @@ def one_path(lab: Lab) -> Verdict:
     """All packets of a flow take the same path: no reordering."""
     pairs = _pairs(lab)[:8]
     if not pairs:
-        raise NotApplicable("no leaf has two paths to another")
+        return _no_choice(lab, "ecmp.one-path")
     probes = [Probe(p.src, p.dst, range(FIRST_PORT, FIRST_PORT + 16), repeat=40) for p in pairs]
     paths = trace(lab, probes)
     if paths.overrun:
@@ -252,8 +270,10 @@ def one_path(lab: Lab) -> Verdict:
                         pair.leaf.name, f"the flow with source port {port} to {pair.dst} is split at {', '.join(split)}"
                     )
                 )
-            elif not seen:
-                findings.append(Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} is lost"))
+            elif paths.delivered.get(key) != probe.repeat:
+                findings.append(
+                    Finding(pair.leaf.name, f"the flow with source port {port} to {pair.dst} does not arrive whole")
+                )
     return judge("ecmp.one-path", f"each of {flows} flows keeps to one path over 40 packets", findings, flows=flows)
 
 
@@ -267,15 +287,20 @@ def local(lab: Lab) -> Verdict:
     if not probes:
         raise NotApplicable("no leaf has NICs of two servers")
     paths = trace(lab, probes)
+    if paths.overrun:
+        return inconclusive("ecmp.local", f"this machine lost {paths.overrun} captured frames")
     findings = []
     flows = 0
     for probe in probes:
         leaf = probe.src.port.leaf.node
         for port in probe.src_ports:
             flows += 1
-            crossed = sorted(paths.ingress.get(flow_key(probe, port), {}))
-            if crossed != [leaf]:
-                what = f"crosses {', '.join(crossed) or 'nothing: lost'}"
+            key = flow_key(probe, port)
+            crossed = sorted(paths.ingress.get(key, {}))
+            if crossed != [leaf] or paths.delivered.get(key) != 1:
+                what = f"crosses {', '.join(crossed) or 'nothing'}" + (
+                    "" if paths.delivered.get(key) else " and is lost"
+                )
                 findings.append(Finding(leaf, f"traffic from {probe.src} to {probe.dst} {what}"))
                 break
     word = "rail" if any(s.rail for s in lab.fabric.switches) else "leaf"

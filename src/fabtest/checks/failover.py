@@ -15,7 +15,7 @@ from fabtest.checks.ecmp import FIRST_PORT
 from fabtest.checks.observe import health, link_health
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.errors import NotConverged, TrafficError
-from fabtest.model import Fabric, Link, Tier
+from fabtest.model import Endpoint, Fabric, Link, Tier
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.stream import Path, Stream, StreamResult, together
 from fabtest.roce.trace import Probe, flow_key, trace, uplink_taken
@@ -49,6 +49,8 @@ def repair_s(fabric: Fabric) -> float:
 
 def link_carrier(lab: Lab) -> Verdict:
     """A cable between a leaf and a spine is cut; both ends see it."""
+    if trouble := _trouble(lab):
+        return _undecided("failover.link-carrier", trouble)
     target = _target(lab)
     a, b = str(target.link.a), str(target.link.b)
     return _measure(
@@ -59,6 +61,8 @@ def link_carrier(lab: Lab) -> Verdict:
 
 def link_silent(lab: Lab) -> Verdict:
     """A cable between a leaf and a spine loses every frame, and carrier stays."""
+    if trouble := _trouble(lab):
+        return _undecided("failover.link-silent", trouble)
     target = _target(lab)
     a, b = str(target.link.a), str(target.link.b)
     bound = detection_ms(lab.fabric) + lab.fabric.failover.silent_extra_ms
@@ -70,6 +74,8 @@ def link_silent(lab: Lab) -> Verdict:
 
 def spine(lab: Lab) -> Verdict:
     """A spine loses power."""
+    if trouble := _trouble(lab):
+        return _undecided("failover.spine", trouble)
     target = _target(lab)
     name = target.link.b.node
     return _measure(
@@ -137,11 +143,12 @@ def _target(lab: Lab) -> _Target:
             leaf, far = src.port.leaf.node, lab.fabric.switch[dst.port.leaf.node]
             if src.server == dst.server or leaf == far.name or not far.server_prefixes:
                 continue
-            if designed.width(leaf, far.server_prefixes[0]) < 2:
+            ports = designed.routes[leaf].get(far.server_prefixes[0], frozenset())
+            if len({lab.fabric.link_at[Endpoint(leaf, port)].other(leaf).node for port in ports}) < 2:
                 continue
             return _Target(Path(src, dst), _busiest_link(lab, src, dst))
         # Every NIC of a generated fabric is like the first of its leaf.
-    raise NotApplicable("no two leaves have several paths between them")
+    raise NotApplicable("no two leaves have paths over several switches between them")
 
 
 def _busiest_link(lab: Lab, src: NicAddress, dst: NicAddress) -> Link:
@@ -168,7 +175,10 @@ def _plane_paths(lab: Lab) -> tuple[Path, ...]:
         for n in nic_addresses(lab, server.name, family):
             if n.port.name in ports:
                 ends.setdefault(n.port.plane, []).append(n)
-    return tuple(Path(*pair) for _, pair in sorted(ends.items()) if len(pair) == 2)
+    paths = tuple(Path(*pair) for _, pair in sorted(ends.items()) if len(pair) == 2)
+    if len(paths) < 2:
+        raise NotApplicable("no NIC has a port in each of two planes")
+    return paths
 
 
 # ----------------------------------------------------------------------------------------------------- measuring
@@ -178,9 +188,8 @@ def _measure(
     lab: Lab, check: str, path: Path | tuple[Path, ...], deed: str, bound_ms: int, fail: Callable[[], object],
     repair: Callable[[], object],
 ) -> Verdict:  # fmt: skip
-    trouble = _trouble(lab)
-    if trouble:
-        return inconclusive(check, f"the fabric was not as designed before anything was broken: {trouble}")
+    if trouble := _trouble(lab):
+        return _undecided(check, trouble)
     there = path if isinstance(path, tuple) else (path,)
     back = tuple(Path(p.dst, p.src) for p in there)
     # Both ways: the near switch sees the failure itself, the far one must be told of it.
@@ -199,10 +208,12 @@ def _measure(
         flowing = sum(stream.recent(10 * INTERVAL_S + 0.1) for stream in streams)
     finally:
         mended = time.monotonic()
-        repair()
-        restored = _restored(lab)
-        time.sleep(0.3)
-        result = together([stream.stop() for stream in streams])
+        try:
+            repair()
+            restored = _restored(lab)
+            time.sleep(0.3)
+        finally:
+            result = together([stream.stop() for stream in streams])
     if before < FLOWS:
         findings.append(Finding(where, f"only {before} of {FLOWS} flows arrived before anything was broken"))
     findings += _judge_stream(result, where, deed, bound_ms, flowing)
@@ -244,6 +255,10 @@ def _trouble(lab: Lab) -> str:
     return down[0].why if down else ""
 
 
+def _undecided(check: str, trouble: str) -> Verdict:
+    return inconclusive(check, f"the fabric was not as designed before anything was broken: {trouble}")
+
+
 def _restored(lab: Lab) -> float | None:
     try:
         return wait_converged(lab, repair_s(lab.fabric))
@@ -255,6 +270,8 @@ def _isolated_nic(lab: Lab) -> Verdict:
     """One plane: the NIC whose cable is cut is gone, its neighbour on the same leaf is not."""
     check = "failover.server-link"
     nics = _all_nics(lab)
+    if not nics:
+        raise NotApplicable("the fabric has no servers")
     victim = nics[-1]
     src = next((n for n in nics if n.server != victim.server and _reaches(lab, n, victim)), None)
     witness = next(
@@ -262,9 +279,8 @@ def _isolated_nic(lab: Lab) -> Verdict:
     )
     if src is None or witness is None:
         raise NotApplicable("no three servers reach each other")
-    trouble = _trouble(lab)
-    if trouble:
-        return inconclusive(check, f"the fabric was not as designed before anything was broken: {trouble}")
+    if trouble := _trouble(lab):
+        return _undecided(check, trouble)
     deed = f"cutting {victim.server}:{victim.port.name} -- {victim.port.leaf}"
     cut = Stream(lab, (Path(src, victim),), range(FIRST_PORT, FIRST_PORT + 8), interval=INTERVAL_S)
     other = Stream(lab, (Path(src, witness),), range(FIRST_PORT + 8, FIRST_PORT + 16), interval=INTERVAL_S)
@@ -280,13 +296,15 @@ def _isolated_nic(lab: Lab) -> Verdict:
         time.sleep(MARGIN_S)
         during = cut.recent(0.2)
     finally:
-        lab.repair_link(a, b)
-        mended = time.monotonic()
-        while cut.recent(0.1) < 8 and time.monotonic() - mended < 5:
-            time.sleep(0.02)
-        back = time.monotonic() - mended
-        restored = _restored(lab)
-        cut_result, other_result = cut.stop(), other.stop()
+        try:
+            lab.repair_link(a, b)
+            mended = time.monotonic()
+            while cut.recent(0.1) < 8 and time.monotonic() - mended < 5:
+                time.sleep(0.02)
+            back = time.monotonic() - mended
+            restored = _restored(lab)
+        finally:
+            cut_result, other_result = cut.stop(), other.stop()
     where = f"{victim.server}:{victim.port.name}"
     bound = lab.fabric.failover.carrier_ms
     if before < 8:

@@ -45,6 +45,15 @@ def flows_needed(paths: int) -> int:
     return max(MIN_FLOWS, FLOWS_PER_PATH * paths)
 
 
+def tolerance(flows: int, paths: int, judged: int) -> float:
+    """How far from the mean a path may be, as a share: SONiC's 25 %, or what chance does once in a thousand runs of
+    ``judged`` spreads if that is more (many paths and few flows)."""
+    from scipy import stats
+
+    deviation = math.sqrt((1 - 1 / paths) * paths / flows) if flows else math.inf
+    return max(SONIC_TOLERANCE, float(stats.norm.isf(ALPHA / (2 * paths * judged))) * deviation)
+
+
 def spread(counts: Sequence[int]) -> Spread:
     """Judge flow counts per path (paths without a flow included). One path is always fair."""
     total, k = sum(counts), len(counts)

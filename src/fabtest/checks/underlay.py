@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Iterable
 
-from fabtest.checks.observe import expected_now, health, link_health
+from fabtest.checks.observe import expected_now, health, link_health, links
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Endpoint, Fabric
 from fabtest.roce.send import NicAddress, nic_addresses
@@ -28,6 +28,8 @@ def cabling(lab: Lab) -> Verdict:
     check = "underlay.cabling"
     if Capability.LLDP not in lab.capabilities:
         return inconclusive(check, "this runtime has no LLDP")
+    if not lab.agent_running():
+        return inconclusive(check, "the agent does not run, so nobody listens to LLDP")
     fabric = lab.fabric
     findings = []
     seen = 0
@@ -113,7 +115,7 @@ def expected_pairs(
     every = [n for addresses in nics.values() for n in addresses]
     if len(every) ** 2 <= most:
         return [
-            (a, b, a.port.leaf.node == b.port.leaf.node or reach[a.port.leaf.node, b.port.leaf.node])
+            (a, b, a.port.leaf.node == b.port.leaf.node or reach.get((a.port.leaf.node, b.port.leaf.node), True))
             for a in every
             for b in every
             if a.server != b.server
@@ -128,7 +130,7 @@ def expected_pairs(
             if a != b:
                 x = mine[turn % len(mine)]
                 others = [y for y in theirs if y.server != x.server] or theirs
-                pairs.append((x, others[turn % len(others)], reach[a, b]))
+                pairs.append((x, others[turn % len(others)], reach.get((a, b), True)))
     return pairs
 
 
@@ -156,21 +158,28 @@ def reachability(lab: Lab, family: int | None = None) -> Verdict:
 
 
 def mtu(lab: Lab) -> Verdict:
-    """A ping of 8,972 bytes with DF crosses the fabric between every two leaves."""
+    """Both ends of every cable have its MTU, and a ping that fills it, with DF, crosses the fabric between leaves."""
+    findings = []
+    kernels = {name: links(lab.node(name)) for name in lab.fabric.node_names}
+    for link in lab.fabric.links:
+        for end in (link.a, link.b):
+            info = kernels[end.node].get(end.port)
+            if info is not None and info.mtu != link.mtu:
+                findings.append(Finding(str(end), f"has an MTU of {info.mtu}, should be {link.mtu}"))
     family = lab.fabric.families[0]
     nics = {s.name: nic_addresses(lab, s.name, family) for s in lab.fabric.servers}
     pairs = expected_pairs(lab.fabric, nics, most=256)
     chosen = [(a, b) for a, b, should in pairs if should]
     if not chosen:
         raise NotApplicable("no two NICs reach each other")
-    payload = min(JUMBO_PAYLOAD, lab.fabric.mtu - (28 if family == 4 else 48))
+    smallest = min(link.mtu for link in lab.fabric.links)
+    payload = min(JUMBO_PAYLOAD, smallest - (28 if family == 4 else 48))
     answered = ping(lab, chosen, payload)
     missing = [pair for pair, got in zip(chosen, answered, strict=True) if not got]
     lost = [pair for pair, got in zip(missing, ping(lab, missing, payload), strict=True) if not got]
-    findings = [Finding(f"{a.server}:{a.port.name}", f"{payload} bytes with DF do not reach {b}") for a, b in lost]
-    return judge(
-        "underlay.mtu", f"{payload} byte pings with DF cross all {len(chosen)} pairs", findings, payload=payload
-    )
+    findings += [Finding(f"{a.server}:{a.port.name}", f"{payload} bytes with DF do not reach {b}") for a, b in lost]
+    good = f"every cable has its MTU, and {payload} byte pings with DF cross all {len(chosen)} pairs"
+    return judge("underlay.mtu", good, findings, payload=payload)
 
 
 def ping(lab: Lab, pairs: Iterable[tuple[NicAddress, NicAddress]], payload: int = 56) -> list[bool]:

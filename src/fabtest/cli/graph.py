@@ -59,4 +59,7 @@ def _png(svg: str) -> bytes:
     except (ImportError, OSError):
         hint = "pip install 'fabtest[png]' and apt-get install libcairo2, or write .svg"
         raise MachineError("PNG needs CairoSVG and the cairo library", hint=hint) from None
-    return bytes(cairosvg.svg2png(bytestring=svg.encode(), scale=1.5))
+    try:
+        return bytes(cairosvg.svg2png(bytestring=svg.encode(), scale=1.5))
+    except Exception as error:  # cairo's own errors have no common base; it refuses pictures beyond 32,767 points
+        raise UsageError(f"cairo cannot draw this: {error}", hint="large fabrics: write .svg or .html") from None

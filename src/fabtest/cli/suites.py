@@ -13,7 +13,7 @@ from typing import Any
 from invoke.exceptions import Exit
 
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, the_lab
-from fabtest.errors import FileProblem, UsageError
+from fabtest.errors import FileProblem, LabError, UsageError
 
 SUITES = ("underlay", "ecmp", "qos-config", "failover")
 
@@ -48,13 +48,16 @@ def lab_test(
     for name in chosen:
         if name not in SUITES:
             raise UsageError(f"no suite {name!r}", hint=f"suites: {', '.join(SUITES)}")
+    for file in filter(None, (junit, html)):
+        if not Path(file).absolute().parent.is_dir():
+            raise FileProblem(f"cannot write {file}: no such folder")
     live = the_lab(lab)
     folder = suites_folder()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fabtest-") as scratch:
         report = Path(scratch) / "verdicts.json"
         argv = [
-            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "--tb=short",
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "--no-header", "--tb=short",
             "-o", "addopts=",
             "-o", "filterwarnings=", f"--rootdir={folder}", "-c", "/dev/null", f"--fabtest-lab={live.name}",
             f"--fabtest-report={report}",
@@ -65,8 +68,8 @@ def lab_test(
         verdicts = jsonlib.loads(report.read_text())["verdicts"] if report.is_file() else []
     seconds = round(time.monotonic() - start, 1)
     inconclusive = [v for v in verdicts if v["outcome"] == "inconclusive"]
-    if html:
-        _write_html(live, chosen, verdicts, seconds, html)
+    if code not in (0, 1):
+        raise LabError(f"the suites could not be run (pytest ended with {code})")
     result = 1 if code else 3 if inconclusive else 0
     if json:
         print_json({"lab": live.name, "suites": chosen, "ok": result == 0, "seconds": seconds, "verdicts": verdicts})
@@ -74,6 +77,8 @@ def lab_test(
         passed = sum(v["outcome"] == "pass" for v in verdicts)
         note = f", {len(inconclusive)} inconclusive" if inconclusive else ""
         out.print(f"lab {live.name}: {passed} checks passed{note} in {seconds} s")
+    if html:
+        _write_html(live, chosen, verdicts, seconds, html)
     if result:
         raise Exit(code=result)
 
@@ -111,10 +116,10 @@ def test(c: Any, arguments: list[str] | None = None, quick: bool = False) -> Non
         raise UsageError(
             "the tests come with a checkout, not with the installed package", hint="git clone, then ./inv test"
         )
-    chosen = [*(arguments or []), *remainder()] or [
-        str(root / "tests" / "unit"),
-        *([] if quick else [str(root / "tests" / "lab")]),
-    ]
+    folders = ["tests/unit"] if quick else ["tests/unit", "tests/lab"]
+    given = [*(arguments or []), *remainder()]
+    named = any((root / word.partition("::")[0]).exists() for word in given)
+    chosen = given if named else [*folders, *given]
     code = subprocess.run([sys.executable, "-m", "pytest", *chosen], cwd=root, check=False).returncode
     if code:
         raise Exit(code=1 if code == 1 else 2)

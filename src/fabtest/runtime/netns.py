@@ -230,7 +230,7 @@ class NetnsLab:
             kernel.run(batch)
 
     def _restore_port(self, end: Endpoint) -> None:
-        """A switch port comes back as CONFIG_DB has it, a server's simply comes up; those of a node that is off wait."""
+        """A switch port comes back as CONFIG_DB has it, a server's simply comes up; not while its node is off."""
         if end.node in self.faults():
             return
         if end.node in self.fabric.switch:
@@ -287,20 +287,21 @@ class NetnsLab:
             raise
 
     def _boot(self, node: NetnsNode) -> None:
+        """Kernel first, then CONFIG_DB: the agent follows a CONFIG_DB that is whole, and finds nothing left to do."""
         name = node.name
         if name in self.fabric.switch:
+            config = database.read_config_file(node.folder / "config_db.json")
             start_redis(self.name, [node])
-            database.wait_ready(node.folder)
-            database.load_config(node.folder, database.read_config_file(node.folder / "config_db.json"))
-        cut = {k.partition(":")[2] for k, how in self.faults().items() if k.startswith(f"{name}:") and how == "carrier"}
-        with inside(node.netns), NetlinkSocket() as kernel:
-            if name in self.fabric.switch:
-                config = database.read_config_file(node.folder / "config_db.json")
+            faults = self.faults().items()
+            cut = {k.partition(":")[2] for k, how in faults if k.startswith(f"{name}:") and how == "carrier"}
+            with inside(node.netns), NetlinkSocket() as kernel:
                 apply_intent(switch_intent(config), kernel, cut)
-            else:
-                boot_server(self.fabric, self.fabric.server[name], kernel)
-        if name in self.fabric.switch:
+            database.wait_ready(node.folder)
+            database.load_config(node.folder, config)
             start_routing(self.name, [node], self.fabric)
+        else:
+            with inside(node.netns), NetlinkSocket() as kernel:
+                boot_server(self.fabric, self.fabric.server[name], kernel)
         processes.forget_children()
 
 
