@@ -103,7 +103,7 @@ def test_kill_at_each_stage() -> None:
     from fabtest.topology import load_fabric_text, topology_path
 
     path = topology_path("clos-2x2")
-    for stage in ("files", "namespaces", "links", "interfaces", "databases", "routing", "agent"):
+    for stage in ("files", "namespaces", "links", "interfaces", "routing", "agent"):
         child = os.fork()
         if child == 0:  # a lab-up that is killed as soon as it reaches the stage
             try:

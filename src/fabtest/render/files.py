@@ -139,9 +139,18 @@ def write_tree(fabric: Fabric, folder: Path) -> tuple[int, int]:
     Only files fabtest renders are touched. Raises FileProblem.
     """
     written = same = 0
+    fresh = not folder.exists()
+    made: set[Path] = set()
     try:
         for name, content in iter_files(fabric):
             path = folder / name
+            if fresh:  # nothing of anyone's to replace
+                if path.parent not in made:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    made.add(path.parent)
+                path.write_bytes(content)
+                written += 1
+                continue
             if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
                 same += 1
                 continue

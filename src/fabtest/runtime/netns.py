@@ -43,6 +43,9 @@ from fabtest.sonic.frr import split_by_daemon
 
 DAEMONS = ("zebra", "bgpd", "bfdd")
 WORKERS = 8
+#: Up to so many switches, databases are filled while the first bgpds wait for their peers; with more of them the
+#: machine has no time to spare then, and the spines would only come later.
+OVERLAP_SWITCHES = 64
 #: FRR gives up root for this user, which its packages make.
 FRR_USER = "frr"
 #: bgpd first calls its peers 0.75 to 1 s after its start (BGP_INIT_START_TIMER, jittered): tiers this far apart do not
@@ -408,9 +411,11 @@ def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
         spawn(database.redis_argv(server, node.folder), lab=lab, netns=node.netns, log=node.folder / "redis.log")
 
 
-def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
+def start_routing(
+    lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next, and bgpd tier by tier, so
-    that the two ends of a session do not call each other at the same moment."""
+    that the two ends of a session do not call each other at the same moment. ``meanwhile`` is done between tiers."""
     for node in nodes:
         run = node.folder / "run"
         (node.folder / "scratch").mkdir(exist_ok=True)
@@ -435,10 +440,13 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
         by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
             by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
+        ready = 0.0
         for n, tier in enumerate(sorted(by_tier)):
-            if n:
-                time.sleep(TIER_GAP_S)
+            time.sleep(max(0.0, ready - time.monotonic()))
             start("bgpd", by_tier[tier])
+            ready = time.monotonic() + TIER_GAP_S
+            if n == 0:
+                meanwhile()
 
 
 def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode) -> None:
@@ -515,9 +523,11 @@ class _Deployment:
         start_redis(self.lab, self.switches)
         self._links()
         self._interfaces()
-        self._databases()
+        early = len(self.switches) > OVERLAP_SWITCHES
+        if early:
+            self._databases()
         self.progress("routing", 0, len(self.switches))
-        start_routing(self.lab, self.switches, self.fabric)
+        start_routing(self.lab, self.switches, self.fabric, (lambda: None) if early else self._databases)
         self.progress("agent", 0, 1)
         start_agent(self.lab)
         record.state = "up"
@@ -593,7 +603,7 @@ class _Deployment:
             database.wait_ready(node.folder)
             database.load_config(node.folder, database.read_config_file(node.folder / "config_db.json"))
 
-        self._each("databases", self.switches, fill)
+        self._each("routing", self.switches, fill)
 
 
 def start_agent(lab: str) -> None:

@@ -52,7 +52,7 @@ def coalesce_ms(switch: Switch) -> int:
     in one batch: with a hundred peers that is seconds.
     """
     sessions = len(switch.sessions)
-    return max(100, (25 if sessions <= 64 else 40) * sessions)
+    return max(100, (15 if sessions <= 64 else 40) * sessions)
 
 
 #: Which daemon reads a top-level stanza of frr.conf, by its first words; anything else is zebra's.
