@@ -17,7 +17,7 @@ from fabtest.roce.send import nic_named
 from fabtest.roce.transfer import transfer
 from fabtest.runtime import processes
 from fabtest.runtime.base import Fault, Lab
-from fabtest.runtime.netns import agent_pid
+from fabtest.runtime.boot import agent_pid
 from fabtest.sonic.db import DbId
 from tests.lab.conftest import eventually, running
 

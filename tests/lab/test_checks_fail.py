@@ -16,8 +16,8 @@ from fabtest.checks import ecmp, failover, qos_config, underlay
 from fabtest.checks.converge import wait_converged
 from fabtest.checks.verdict import NotApplicable, Outcome, Verdict
 from fabtest.runtime.base import Fault, Lab
+from fabtest.runtime.boot import agent_pid
 from fabtest.runtime.namespaces import inside, write_sysctls
-from fabtest.runtime.netns import agent_pid
 from fabtest.sonic.db import DbId
 from tests.lab.conftest import eventually, running
 

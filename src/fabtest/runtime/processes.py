@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fabtest.errors import MachineError
 from fabtest.runtime.namespaces import inside
+from fabtest.runtime.state import ROOT
 
 #: In the environment of a lab's processes; no name a user would export.
 MARK = "_FABTEST_PROCESS_OF"
@@ -81,12 +82,22 @@ def alive(pid: int) -> bool:
 
 
 def belongs(pid: int, lab: str) -> bool:
-    """Whether a live process carries the lab's mark."""
+    """Whether a live process carries the lab's mark, and keeps its files where we do: a lab of the same name in a
+    container, whose processes show here, is not ours."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
-            return f"{MARK}={lab}".encode() in environ.read().split(b"\0") and alive(pid)
+            marked = f"{MARK}={lab}".encode() in environ.read().split(b"\0")
     except OSError:
         return False
+    return marked and alive(pid) and _identity(f"/proc/{pid}/root{ROOT}") == _identity(str(ROOT))
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def of_lab(lab: str, namespaces: Iterable[Path]) -> list[Process]:
@@ -97,16 +108,13 @@ def of_lab(lab: str, namespaces: Iterable[Path]) -> list[Process]:
             inodes.add(f"net:[{os.stat(path).st_ino}]")
         except OSError:
             continue
-    mark = f"{MARK}={lab}".encode()
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             ours = bool(inodes) and os.readlink(f"/proc/{entry.name}/ns/net") in inodes
-            if not ours:
-                with open(f"/proc/{entry.name}/environ", "rb") as environ:
-                    ours = mark in environ.read().split(b"\0")
+            ours = ours or belongs(int(entry.name), lab)
             if ours and alive(int(entry.name)):
                 with open(f"/proc/{entry.name}/comm") as comm:
                     found.append(Process(int(entry.name), comm.read().strip()))

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fabtest.errors import LabError, UsageError
@@ -30,7 +30,6 @@ class LabRecord:
     runtime: str
     switches: int
     servers: int
-    faults: dict[str, str] = field(default_factory=dict)
 
 
 class LabFolder:

@@ -1,0 +1,147 @@
+"""Starting what runs in the nodes of a namespace lab: redis, FRR, the addresses of a server, the lab's agent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fabtest.errors import LabError
+from fabtest.litenode import database
+from fabtest.model import Fabric, Server, Tier
+from fabtest.render.server import RULE_PRIORITY, server_network
+from fabtest.runtime import processes
+from fabtest.runtime.netlink import Batch, NetlinkSocket
+from fabtest.runtime.node import NetnsNode
+from fabtest.runtime.processes import program, spawn
+from fabtest.runtime.state import LabFolder
+from fabtest.sonic.frr import split_by_daemon
+
+WORKERS = 8
+#: FRR gives up root for this user, which its packages make.
+FRR_USER = "frr"
+#: bgpd first calls its peers 0.75 to 1 s after its start (BGP_INIT_START_TIMER, jittered): tiers this far apart do not
+#: collide. A collision (RFC 4271 6.8) costs a second.
+TIER_GAP_S = 0.35
+
+
+def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
+    """A redis-server per switch, in its namespace, where it is found again; they start while the caller goes on."""
+    server = program("redis-server", "redis-server")
+    for node in nodes:
+        spawn(database.redis_argv(server, node.folder), lab=lab, netns=node.netns, log=node.folder / "redis.log")
+
+
+def start_routing(
+    lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next, and bgpd tier by tier, so
+    that the two ends of a session do not call each other at the same moment. ``meanwhile`` is done between tiers."""
+    for node in nodes:
+        run = node.folder / "run"
+        (node.folder / "scratch").mkdir(exist_ok=True)
+        (node.folder / "vtysh.conf").write_text("service integrated-vtysh-config\n")
+        for folder in (run, node.folder / "log"):
+            folder.mkdir(exist_ok=True)
+            shutil.chown(folder, FRR_USER, FRR_USER)
+        for stale in run.iterdir():
+            stale.unlink()
+        for daemon, text in split_by_daemon((node.folder / "frr.conf").read_text()).items():
+            (node.folder / f"{daemon}.conf").write_text(text)
+    with ThreadPoolExecutor(WORKERS) as pool:
+
+        def start(daemon: str, some: Sequence[NetnsNode]) -> None:
+            path = program(daemon, "frr")
+            list(pool.map(lambda node: _start_daemon(lab, path, daemon, node), some))
+
+        start("zebra", nodes)
+        _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
+        if fabric.bgp.bfd:
+            start("bfdd", nodes)
+        by_tier: dict[Tier, list[NetnsNode]] = {}
+        for node in nodes:
+            by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
+        ready = 0.0
+        for n, tier in enumerate(sorted(by_tier)):
+            time.sleep(max(0.0, ready - time.monotonic()))
+            start("bgpd", by_tier[tier])
+            ready = time.monotonic() + TIER_GAP_S
+            if n == 0:
+                meanwhile()
+
+
+def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode) -> None:
+    log = node.folder / "log" / f"{daemon}.out"
+    spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
+
+
+def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
+    run = folder / "run"
+    argv = [
+        path, "-f", str(folder / f"{daemon}.conf"), "-i", str(run / f"{daemon}.pid"), "-z", str(run / "zserv.api"),
+        "--vty_socket", str(run), "-A", "127.0.0.1", "-P", "0",
+        "--log", f"file:{folder / 'log' / f'{daemon}.log'}", "--log-level", "informational", "--limit-fds", "1024",
+    ]  # fmt: skip
+    if daemon == "bfdd":
+        argv += ["--bfdctl", str(run / "bfdd.sock")]
+    return argv
+
+
+def _wait_for(paths: Sequence[Path], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    left = list(paths)
+    while left:
+        left = [p for p in left if not p.exists()]
+        if left and time.monotonic() > deadline:
+            node = left[0].parent.parent
+            out = node / "log" / "zebra.out"
+            tail = out.read_text(errors="replace").strip()[-300:] if out.is_file() else ""
+            raise LabError(f"zebra of {node.name} does not start", hint=tail or None)
+        if left:
+            time.sleep(0.02)
+
+
+def boot_server(fabric: Fabric, server: Server, kernel: NetlinkSocket) -> None:
+    """Addresses, routes and rules of a server, in the namespace the thread and the socket are in."""
+    network = server_network(fabric, server)
+    links = kernel.links()
+    batch = Batch()
+    batch.set_link("lo", up=True)
+    for port in network.ports:
+        for address in port.addresses:
+            batch.address(links[port.name].index, address)
+        batch.set_link(port.name, up=True)
+    for route in network.routes:
+        batch.route(route.prefix, route.gateway, links[route.port].index, route.table)
+    for n, (address, table) in enumerate(network.rules):
+        batch.rule(address.ip, table, RULE_PRIORITY + n)
+    kernel.run(batch, ignore=frozenset({17}))
+
+
+def start_agent(lab: str) -> None:
+    """The lab's agent; it says that it runs by writing ``agent.ready``. Raises LabError if it does not."""
+    import sys
+
+    folder = LabFolder(lab)
+    (folder.path / "agent.ready").unlink(missing_ok=True)
+    os.umask(0o022)
+    spawn([sys.executable, "-m", "fabtest.litenode", lab], lab=lab, log=folder.path / "agent.out")
+    deadline = time.monotonic() + 15
+    while agent_pid(lab) is None:
+        if time.monotonic() > deadline:
+            out = folder.path / "agent.out"
+            tail = out.read_text(errors="replace")[-400:] if out.is_file() else ""
+            raise LabError(f"the agent of lab {lab} does not start", hint=tail or None)
+        time.sleep(0.02)
+
+
+def agent_pid(lab: str) -> int | None:
+    """The agent's process, if it runs."""
+    try:
+        pid = int((LabFolder(lab).path / "agent.ready").read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if processes.belongs(pid, lab) else None

@@ -1,0 +1,80 @@
+"""A node of a namespace lab: commands, databases and daemons inside it, reached from outside."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabtest.errors import ExecError, UsageError
+from fabtest.litenode import database
+from fabtest.runtime.base import Completed
+from fabtest.runtime.vty import vty_json
+from fabtest.sonic.db import DbId
+
+
+@dataclass(frozen=True, slots=True)
+class NetnsNode:
+    """A node of a namespace lab; implements LiveNode."""
+
+    name: str
+    role: str
+    folder: Path
+    netns: Path
+
+    def exec(self, argv: Sequence[str], timeout: float = 30.0) -> Completed:
+        """Run a command in the node, with the node's own /etc/sonic, /etc/frr and /run."""
+        try:
+            done = subprocess.run(
+                node_command(self, argv), capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ExecError(f"{self.name}: {' '.join(argv)} did not end within {timeout:g} s") from None
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def interactive(self, argv: Sequence[str], timeout: float | None) -> int:
+        """Run a command on the caller's terminal."""
+        child = subprocess.Popen(node_command(self, argv))
+        # Ctrl-C is the command's, not ours; set after the start, since a child inherits what is ignored.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(2)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            return 124
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def db(self, db: DbId) -> Any:
+        """A Redis client. Raises UsageError on a server."""
+        if self.role != "switch":
+            raise UsageError(f"{self.name} is a server: it has no SONiC databases")
+        return database.client(self.folder, db)
+
+    def vty(self, daemon: str, command: str) -> Any:
+        """JSON of a show command from a routing daemon."""
+        return vty_json(self.folder / "run" / f"{daemon}.vty", command)
+
+    def logs(self) -> list[Path]:
+        """redis, zebra, bfdd, bgpd, in that order; what a daemon printed before it opened its log comes first."""
+        names = [f"log/{daemon}.{kind}" for daemon in ("zebra", "bfdd", "bgpd") for kind in ("out", "log")]
+        return [path for name in ("redis.log", *names) if (path := self.folder / name).is_file()]
+
+    def interface(self, port: str) -> str:
+        """Ports keep their names here."""
+        return port
+
+
+def node_command(node: NetnsNode, argv: Sequence[str]) -> list[str]:
+    """The command line that runs ``argv`` inside a node (also of an interactive shell)."""
+    import sys
+
+    return [sys.executable, "-m", "fabtest.runtime.enter", str(node.netns), str(node.folder), "--", *argv]
