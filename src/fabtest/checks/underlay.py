@@ -19,6 +19,8 @@ from fabtest.topology.routing import designed_routes, reachable_pairs
 #: ICMP payload that fills a 9,000 byte packet: 9000 - 20 (IP) - 8 (ICMP).
 JUMBO_PAYLOAD = 8972
 REPLY_S = 1.0
+#: How long a neighbour may take to be heard of after its port came up (LLDP's fast start: IEEE 802.1AB 9.2.5.19).
+LLDP_S = 3.0
 #: Pairs of NICs that are all tried; larger fabrics are tried leaf by leaf.
 MESH = 20_000
 
@@ -30,6 +32,17 @@ def cabling(lab: Lab) -> Verdict:
         return inconclusive(check, "this runtime has no LLDP")
     if not lab.agent_running():
         return inconclusive(check, "the agent does not run, so nobody listens to LLDP")
+    deadline = time.monotonic() + LLDP_S
+    while True:
+        findings, seen = _plugged(lab)
+        if not any("hears nobody" in f.what for f in findings) or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    good = f"every one of {len(lab.fabric.links)} cables is where the topology has it"
+    return judge(check, good, findings, ends=seen)
+
+
+def _plugged(lab: Lab) -> tuple[list[Finding], int]:
     fabric = lab.fabric
     findings = []
     seen = 0
@@ -44,7 +57,7 @@ def cabling(lab: Lab) -> Verdict:
                 findings.append(Finding(str(mine), f"is plugged into {entry}, should be {far}"))
             else:
                 seen += 1
-    return judge(check, f"every one of {len(fabric.links)} cables is where the topology has it", findings, ends=seen)
+    return findings, seen
 
 
 def _lldp(lab: Lab, switch: str) -> dict[str, Endpoint]:
