@@ -96,12 +96,16 @@ def test_hash_fields_and_seed(small: Lab) -> None:
 def test_what_is_published(small: Lab) -> None:
     node = small.node(LEAF)
     appl, state, counters = node.db(DbId.APPL), node.db(DbId.STATE), node.db(DbId.COUNTERS)
-    assert appl.hgetall("ROUTE_TABLE:10.0.2.0/24") == {
-        "protocol": "bgp", "nexthop": "172.16.0.1,172.16.0.3", "ifname": "Ethernet240,Ethernet248", "weight": "1,1",
-    }  # fmt: skip
-    spine_mac = small.fabric.switch[SPINE].mac
-    assert appl.hgetall("NEIGH_TABLE:Ethernet240:172.16.0.1") == {"neigh": spine_mac, "family": "IPv4"}
-    assert appl.hget("LLDP_ENTRY_TABLE:Ethernet240", "lldp_rem_sys_name") == SPINE
+    route = {
+        "protocol": "bgp",
+        "nexthop": "172.16.0.1,172.16.0.3",
+        "ifname": "Ethernet240,Ethernet248",
+        "weight": "1,1",
+    }
+    eventually(lambda: appl.hgetall("ROUTE_TABLE:10.0.2.0/24") == route, 3)
+    neighbour = {"neigh": small.fabric.switch[SPINE].mac, "family": "IPv4"}
+    eventually(lambda: appl.hgetall("NEIGH_TABLE:Ethernet240:172.16.0.1") == neighbour, 3)
+    eventually(lambda: appl.hget("LLDP_ENTRY_TABLE:Ethernet240", "lldp_rem_sys_name") == SPINE, 3)
     eventually(lambda: state.hget("NEIGH_STATE_TABLE|172.16.0.1", "state") == "Established", 3)
     assert state.hget("PORT_TABLE|Ethernet240", "netdev_oper_status") == "up"
     oid = counters.hget("COUNTERS_PORT_NAME_MAP", "Ethernet0")
