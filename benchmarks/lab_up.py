@@ -33,6 +33,8 @@ from fabtest.topology.load import read_topology
 SIZES = ((2, 2, 2), (8, 4, 4), (16, 4, 4), (32, 8, 4))
 LARGEST = (112, 16, 4)
 NAME = "bench-lab-up"
+#: The kernel frees the namespaces of the last run in the background; each run waits for that as long.
+SETTLE_S = 8
 PEER = """
 import json, sys, time
 from mininet.net import Mininet
@@ -138,16 +140,20 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs of each size; medians are printed (default 3)")
+    parser.add_argument("--only", type=int, metavar="SWITCHES", help="only the size with so many switches")
     parser.add_argument("--largest", action="store_true", help="also clos-112x16: 128 switches, 448 servers")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
-    for size in (*SIZES, *((LARGEST,) if options.largest else ())):
+    sizes = (*SIZES, *((LARGEST,) if options.largest else ()))
+    for size in (s for s in sizes if options.only in (None, s[0] + s[1])):
         source = topology(size)
         fabric = load_fabric_text(source, "bench.yml", default_name="bench")
         runs, peers = [], []
         for n in range(options.runs):
+            time.sleep(SETTLE_S)
             runs.append(run_lab(source))
             print(f"{size}: run {n + 1}: up {runs[-1].up:.2f} s, down {runs[-1].down:.2f} s", file=sys.stderr)
+            time.sleep(SETTLE_S)
             peer = run_mininet(source)
             if peer:
                 peers.append(peer)

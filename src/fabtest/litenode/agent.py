@@ -132,6 +132,7 @@ class Agent:
     def run(self) -> None:
         """Until SIGTERM."""
         (self.lab.path / "agent.ready").write_text(f"{os.getpid()}\n")
+        os.nice(10)  # forwarding and BGP come first
         now = time.monotonic()
         specs: list[Switch | Server] = [*self.fabric.switches, *self.fabric.servers]
         for spec in specs:
@@ -526,7 +527,6 @@ def main(lab: str) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", filename=folder.path / "agent.log"
     )
-    os.nice(10)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
     record = folder.read()

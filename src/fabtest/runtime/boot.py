@@ -129,7 +129,7 @@ def start_agent(lab: str) -> None:
     (folder.path / "agent.ready").unlink(missing_ok=True)
     os.umask(0o022)
     spawn([sys.executable, "-m", "fabtest.litenode", lab], lab=lab, log=folder.path / "agent.out")
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120  # among a hundred switches that all start it takes its time
     while agent_pid(lab) is None:
         if time.monotonic() > deadline:
             out = folder.path / "agent.out"
