@@ -58,6 +58,10 @@ class TopologyError(FabtestError):
         super().__init__("\n".join([head, *("  " + p.text(file) for p in self.problems)]))
 
 
+class WorkloadError(TopologyError):
+    """A workload file with faults: all of them, each with file:line:column."""
+
+
 class FileProblem(FabtestError):
     """A file that cannot be read or written, or would be overwritten."""
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabtest.roce.packets import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc, icrc_is_right, parse
+from fabtest.roce.frames import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc, icrc_is_right, parse
 from fabtest.roce.stream import FlowRecord, outage_of
 from fabtest.roce.transfer import Tally
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from fabtest.roce.packets import UDP_PORT
+from fabtest.roce.frames import UDP_PORT
 from fabtest.runtime.namespaces import inside
 
 SO_ATTACH_FILTER, SO_RCVBUFFORCE = 26, 33

@@ -1,144 +1,251 @@
-"""RoCEv2 frames (InfiniBand Architecture Specification, annex A17): Ethernet, IP, UDP 4791, BTH, payload, ICRC.
+"""RoCE in scapy: the headers ``scapy.contrib.roce`` lacks, payloads without their pad, and an ICRC that is checked.
 
-A ``Template`` is built once with scapy; frames that differ in UDP source port and PSN are patched from it, with the
-ICRC computed afresh.
+Importing this module binds the layers: RoCEv2 by UDP port 4791 (either port), RoCEv1 by its Ethernet type.
+
+    >>> frame = Ether()/IP()/UDP(sport=0xc000)/BTH(opcode="RC_RDMA_WRITE_ONLY", dqpn=17)/RETH(dmalen=5)/b"hello"
+    >>> Ether(bytes(frame))[BTH].icrc_ok
+    True
+
+Headers follow the InfiniBand Architecture Specification, volume 1, 9.3 and annex A17; PFC frames are scapy's own
+(``scapy.contrib.mac_control``).
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from typing import Any, ClassVar
 
-Address = IPv4Address | IPv6Address
-UDP_PORT = 4791
-SEND_ONLY, ACKNOWLEDGE = 0x04, 0x11
-#: Syndrome 0x1f: acknowledged, credits not used (AETH, IBTA 9.7.5.2.1).
-AETH_ACK = 0x1F
-ECT0 = 0b10
-PSN_MODULO = 1 << 24
+from scapy.contrib import roce as contrib
+from scapy.contrib.mac_control import MACControl, MACControlClassBasedFlowControl
+from scapy.contrib.roce import GRH, CNPPadding
+from scapy.fields import (
+    BitField,
+    ByteEnumField,
+    FCSField,
+    IntField,
+    XBitField,
+    XByteField,
+    XIntField,
+    XLongField,
+    XShortField,
+)
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers, split_layers
 
+from fabtest.roce.frames import icrc_of
+from fabtest.roce.opcodes import CNP, NAMES, extensions
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """One direction between two NIC ports. The UDP source port is the flow's entropy, as NICs set it per QP."""
+__all__ = [
+    "AETH", "BTH", "CNP", "DETH", "GRH", "IETH", "RETH", "AtomicAckETH", "AtomicETH", "CNPPadding", "ImmDt", "cnp", "pfc",
+]  # fmt: skip
 
-    src: Address
-    dst: Address
-    src_port: int
-    dqpn: int = 0x11
-    dscp: int = 26
-
-    @property
-    def key(self) -> tuple[bytes, bytes, int]:
-        """What tells it apart on the wire."""
-        return self.src.packed, self.dst.packed, self.src_port
-
-
-@dataclass(frozen=True, slots=True)
-class RoceHeader:
-    """What a received frame says."""
-
-    src: bytes
-    dst: bytes
-    src_port: int
-    ecn: int
-    dscp: int
-    ttl: int
-    opcode: int
-    dqpn: int
-    psn: int
-
-    @property
-    def key(self) -> tuple[bytes, bytes, int]:
-        """The flow it belongs to."""
-        return self.src, self.dst, self.src_port
+#: AETH syndromes by name (9.7.5.2.1 and table 46): an ACK's low bits are credits, an RNR NAK's a timer.
+SYNDROMES = {
+    0x1F: "ACK", 0x60: "NAK PSN sequence error", 0x61: "NAK invalid request", 0x62: "NAK remote access error",
+    0x63: "NAK remote operational error", 0x64: "NAK invalid RD request",
+}  # fmt: skip
 
 
-class Template:
-    """Frames of one flow. ``opcode`` ACKNOWLEDGE carries an AETH instead of a payload."""
+class _Extension(Packet):
+    """A header after the BTH: what follows is told by the opcode."""
 
-    def __init__(self, flow: Flow, src_mac: str, dst_mac: str, payload: int = 64, opcode: int = SEND_ONLY) -> None:
-        self.flow = flow
-        self._frame = bytearray(_build(flow, src_mac, dst_mac, payload, opcode))
-        self._udp = 34 if flow.src.version == 4 else 54
-
-    def frame(self, psn: int, src_port: int | None = None) -> bytes:
-        """The whole frame, without FCS."""
-        data = self._frame
-        udp = self._udp
-        if src_port is not None:
-            struct.pack_into("!H", data, udp, src_port)
-        struct.pack_into("!I", data, udp + 16, (data[udp + 16] << 24) | (psn % PSN_MODULO))
-        data[-4:] = struct.pack("<I", icrc(data))
-        return bytes(data)
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        layer: Any = self
+        seen = 0
+        while layer is not None and not isinstance(layer, BTH):
+            seen += 1
+            layer = layer.underlayer
+        return _next_header(layer.opcode, seen) if layer is not None else Raw
 
 
-def _build(flow: Flow, src_mac: str, dst_mac: str, payload: int, opcode: int) -> bytes:
-    from scapy.contrib.roce import AETH, BTH
-    from scapy.layers.inet import IP, UDP
-    from scapy.layers.inet6 import IPv6
-    from scapy.layers.l2 import Ether
-    from scapy.packet import Packet, Raw
+class RETH(_Extension):
+    """RDMA extended transport header: where a WRITE or READ goes. ``dmalen`` is of the whole message."""
 
-    tos = flow.dscp << 2 | ECT0
-    if flow.src.version == 4:
-        network: Packet = IP(src=str(flow.src), dst=str(flow.dst), tos=tos, flags="DF", ttl=64, id=0)
-    else:
-        network = IPv6(src=str(flow.src), dst=str(flow.dst), tc=tos, hlim=64)
-    pad = -payload % 4
-    transport = BTH(opcode=opcode, dqpn=flow.dqpn, psn=0, padcount=0 if opcode == ACKNOWLEDGE else pad, migreq=1)
-    body = AETH(syndrome=AETH_ACK, msn=1) if opcode == ACKNOWLEDGE else Raw(bytes(payload + pad))
-    # UDP checksum 0, as Linux's RoCE driver sends it for both IP versions.
-    packet = Ether(src=src_mac, dst=dst_mac) / network / UDP(sport=flow.src_port, dport=UDP_PORT, chksum=0)
-    return bytes(packet / transport / body)
+    name = "RETH"
+    fields_desc: ClassVar = [XLongField("va", 0), XIntField("rkey", 0), IntField("dmalen", 0)]
 
 
-def icrc(frame: bytes | bytearray) -> int:
-    """The invariant CRC of an untagged frame that ends with an ICRC (annex A17.3.3): CRC-32 over eight bytes of ones
-    and everything from the IP header on, with the fields that routers may change set to ones."""
-    masked = bytearray(frame[14:-4])
-    if masked[0] >> 4 == 4:
-        masked[1] = masked[8] = masked[10] = masked[11] = 0xFF
-        udp = (masked[0] & 15) * 4
-    else:
-        masked[0] |= 0x0F
-        masked[1] = masked[2] = masked[3] = masked[7] = 0xFF
-        udp = 40
-    masked[udp + 6] = masked[udp + 7] = masked[udp + 12] = 0xFF
-    return zlib.crc32(masked, _ONES)
+class AETH(_Extension, contrib.AETH):
+    """ACK extended transport header."""
+
+    name = "AETH"
+    match_subclass = True
+    fields_desc: ClassVar = [XByteField("syndrome", 0), XBitField("msn", 0, 24)]
+
+    def mysummary(self) -> str:
+        """The syndrome in words."""
+        known = SYNDROMES.get(self.syndrome)
+        if known is None:
+            known = "RNR NAK" if self.syndrome >> 5 == 1 else "ACK" if self.syndrome < 0x20 else f"{self.syndrome:#x}"
+        return f"{known} msn={self.msn}"
 
 
-_ONES = zlib.crc32(b"\xff" * 8)
+class DETH(_Extension):
+    """Datagram extended transport header."""
+
+    name = "DETH"
+    fields_desc: ClassVar = [XIntField("qkey", 0), XByteField("reserved", 0), XBitField("srcqp", 0, 24)]
 
 
-def icrc_is_right(frame: bytes) -> bool:
-    """Whether the ICRC a frame carries is the one it should."""
-    return len(frame) >= 58 and struct.unpack_from("<I", frame, len(frame) - 4)[0] == icrc(frame)
+class ImmDt(_Extension):
+    """Immediate data."""
+
+    name = "ImmDt"
+    fields_desc: ClassVar = [XIntField("imm", 0)]
 
 
-def parse(frame: bytes) -> RoceHeader | None:
-    """Headers of an untagged RoCEv2 frame (it may be cut after the BTH), or None if it is not one."""
-    if len(frame) < 54:
-        return None
-    kind = frame[12:14]
-    if kind == b"\x08\x00":
-        udp = 14 + (frame[14] & 15) * 4
-        src, dst, tos, ttl, protocol = frame[26:30], frame[30:34], frame[15], frame[22], frame[23]
-    elif kind == b"\x86\xdd":
-        udp = 54
-        src, dst, ttl, protocol = frame[22:38], frame[38:54], frame[21], frame[20]
-        tos = (frame[14] << 4 | frame[15] >> 4) & 0xFF
-    else:
-        return None
-    if protocol != 17 or len(frame) < udp + 20:
-        return None
-    src_port, dst_port = struct.unpack_from("!HH", frame, udp)
-    if dst_port != UDP_PORT:
-        return None
-    opcode = frame[udp + 8]
-    dqpn, psn = struct.unpack_from("!II", frame, udp + 12)
-    return RoceHeader(
-        src, dst, src_port, tos & 3, tos >> 2, ttl, opcode, dqpn & 0xFFFFFF, psn & 0xFFFFFF
-    )  # fmt: skip
+class IETH(_Extension):
+    """Invalidate extended transport header."""
+
+    name = "IETH"
+    fields_desc: ClassVar = [XIntField("rkey", 0)]
+
+
+class AtomicETH(_Extension):
+    """Operands of an atomic; for FETCH_ADD ``swap`` is what is added."""
+
+    name = "AtomicETH"
+    fields_desc: ClassVar = [XLongField("va", 0), XIntField("rkey", 0), XLongField("swap", 0), XLongField("cmp", 0)]
+
+
+class AtomicAckETH(_Extension):
+    """What an atomic found."""
+
+    name = "AtomicAckETH"
+    fields_desc: ClassVar = [XLongField("orig", 0)]
+
+
+_HEADERS: dict[str, type[Packet]] = {
+    "RETH": RETH, "AETH": AETH, "DETH": DETH, "ImmDt": ImmDt, "IETH": IETH, "AtomicETH": AtomicETH,
+    "AtomicAckETH": AtomicAckETH,
+}  # fmt: skip
+
+
+def _next_header(opcode: int, seen: int) -> type[Packet]:
+    if opcode == CNP:
+        return CNPPadding if seen == 0 else Raw  # type: ignore[no-any-return]
+    names = extensions(opcode)
+    return _HEADERS[names[seen]] if seen < len(names) else Raw  # type: ignore[no-any-return]
+
+
+class BTH(contrib.BTH):
+    """Base transport header, with the ICRC that ends the packet.
+
+    Built: ``icrc`` None computes it, and a payload that is no multiple of four bytes is padded with zeros, which
+    ``padcount`` None counts. Dissected: ``icrc_ok`` says whether the ICRC is right (None: the packet was cut, or has
+    no IP or GRH header), and pad bytes are not part of the payload.
+    """
+
+    name = "BTH"
+    match_subclass = True
+    fields_desc: ClassVar = [
+        ByteEnumField("opcode", 0, NAMES),
+        BitField("solicited", 0, 1),
+        BitField("migreq", 0, 1),
+        BitField("padcount", None, 2),
+        BitField("version", 0, 4),
+        XShortField("pkey", 0xFFFF),
+        BitField("fecn", 0, 1),
+        BitField("becn", 0, 1),
+        BitField("resv6", 0, 6),
+        XBitField("dqpn", 0, 24),
+        BitField("ackreq", 0, 1),
+        BitField("resv7", 0, 7),
+        BitField("psn", 0, 24),
+        FCSField("icrc", None, fmt="!I"),
+    ]
+    icrc_ok: bool | None = None
+
+    def post_build(self, p: bytes, pay: bytes) -> bytes:
+        """Payload, pad and ICRC; the trailing field is at the end of ``pay`` already."""
+        payload, trailer = pay[:-4], pay[-4:]
+        pad = -len(payload) % 4
+        if self.padcount is None:
+            p = p[:1] + bytes([p[1] & 0xCF | pad << 4]) + p[2:]
+        body = p + payload + bytes(pad)
+        return body + (self.compute_icrc(body) if self.icrc is None else trailer)
+
+    def compute_icrc(self, p: bytes) -> bytes:
+        """ICRC over the headers below and ``p`` (BTH up to the pad), in wire order."""
+        below = self.underlayer
+        size = len(p) + 4
+        if isinstance(below, GRH):
+            return struct.pack("<I", icrc_of(_alone(below) + p))
+        if not isinstance(below, UDP):
+            return bytes(4)
+        network = below.underlayer
+        udp = struct.pack("!HHHH", below.sport, below.dport, below.len or 8 + size, 0)
+        if isinstance(network, IP):
+            header = IP(**{**network.fields, "proto": network.proto, "chksum": 0})
+            if network.len is None:
+                header.len = (network.ihl or 5) * 4 + 8 + size
+            return struct.pack("<I", icrc_of(_alone(header) + udp + p))
+        if isinstance(network, IPv6):
+            header = IPv6(**{**network.fields, "nh": network.nh})
+            if network.plen is None:
+                header.plen = 8 + size
+            return struct.pack("<I", icrc_of(_alone(header) + udp + p))
+        return bytes(4)
+
+    def do_dissect_payload(self, s: bytes) -> None:
+        """The payload without its pad, unless somebody put something into it."""
+        pad = self.padcount or 0
+        if pad and s[-pad:] == bytes(pad) and len(s) % 4 == 0:
+            s = s[:-pad]
+        super().do_dissect_payload(s)
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """By opcode."""
+        return _next_header(self.opcode, 0)
+
+    def post_dissection(self, pkt: Packet) -> None:
+        """Check the ICRC on the bytes as they came."""
+        below = self.underlayer
+        network = below.underlayer if isinstance(below, UDP) else below
+        if network is None or self.icrc is None:
+            return
+        if isinstance(network, IP):
+            size = network.len
+        elif isinstance(network, IPv6):
+            size = 40 + network.plen
+        elif isinstance(network, GRH):
+            size = 40 + network.paylen
+        else:
+            return
+        seen = bytes(network.original)[:size]
+        if size and len(seen) == size:
+            self.icrc_ok = struct.unpack("<I", seen[-4:])[0] == icrc_of(seen[:-4])
+
+    def mysummary(self) -> str:
+        """One line."""
+        state = {True: "", False: " ICRC WRONG", None: " ICRC ?"}[self.icrc_ok]
+        return self.sprintf("%BTH.opcode% dqpn=%BTH.dqpn% psn=%BTH.psn%") + state
+
+
+def _alone(layer: Packet) -> bytes:
+    """A header without what it carries."""
+    copy = layer.__class__(**layer.fields)
+    return bytes(copy)
+
+
+def cnp(dqpn: int) -> BTH:
+    """A congestion notification packet for a queue pair."""
+    return BTH(opcode=CNP, becn=1, dqpn=dqpn) / CNPPadding()
+
+
+def pfc(src: str, quanta: dict[int, int]) -> Packet:
+    """A PFC frame (IEEE 802.1Qbb): priority -> pause time in quanta of 512 bit times; 0 lets it go on."""
+    times = {f"c{priority}_pause_time": value for priority, value in quanta.items()}
+    flags = {f"c{priority}_enabled": 1 for priority in quanta}
+    frame = Ether(src=src, dst=MACControl.DEFAULT_DST_MAC, type=0x8808)
+    return frame / MACControlClassBasedFlowControl(**flags, **times)
+
+
+split_layers(UDP, contrib.BTH, dport=4791)
+split_layers(GRH, contrib.BTH)
+bind_layers(UDP, BTH, dport=4791)
+# Some devices answer from the port; what is built is always addressed to it.
+bind_bottom_up(UDP, BTH, sport=4791)
+bind_layers(GRH, BTH)

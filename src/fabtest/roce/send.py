@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from fabtest.errors import TrafficError, UsageError
 from fabtest.model import NicPort
-from fabtest.roce.packets import Flow, Template
+from fabtest.roce.frames import Flow, Template
 from fabtest.runtime.base import Lab, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import NUD_VALID, NetlinkSocket

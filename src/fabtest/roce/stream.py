@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fabtest.roce.capture import Capture, close_all, listen
-from fabtest.roce.packets import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc_is_right, parse
+from fabtest.roce.frames import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc_is_right, parse
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fabtest.model import Endpoint
 from fabtest.roce.capture import Capture, close_all, listen
-from fabtest.roce.packets import Flow, Template, parse
+from fabtest.roce.frames import Flow, Template, parse
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fabtest.errors import TrafficError, UsageError
 from fabtest.roce.capture import Capture, listen
-from fabtest.roce.packets import Flow, icrc_is_right, parse
+from fabtest.roce.frames import Flow, icrc_is_right, parse
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
 

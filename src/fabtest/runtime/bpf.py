@@ -1,4 +1,11 @@
-"""The one kernel program a lab needs for now: XDP that drops every frame, for failures without loss of carrier."""
+"""The kernel programs a lab needs, assembled here: a few dozen instructions do not warrant a compiler on every machine.
+
+``load_drop``: XDP that drops every frame, for failures without loss of carrier. ``load_roce_drop``: a classifier that
+drops RoCEv2 once captures have seen it, so that a server's kernel does not answer it. ``load_qp_hash``: a classifier
+that makes ECMP hash on the destination queue pair.
+
+Instruction encoding and helpers: linux/bpf.h, linux/filter.h.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +17,183 @@ import struct
 from fabtest.errors import MachineError
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_PROG_LOAD, _PROG_TYPE_XDP, _XDP_DROP = 5, 6, 1
-#: r0 = XDP_DROP; exit
-_PROGRAM = struct.pack("=BBhi", 0xB7, 0, 0, _XDP_DROP) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+_PROG_LOAD, _PROG_TYPE_SCHED_CLS, _PROG_TYPE_XDP = 5, 3, 6
+_XDP_DROP, _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 1, 0, 2, -1
+#: bpf_set_hash(skb, hash): what ECMP takes for the hash of a flow.
+_HELPER_SET_HASH = 48
+ROCE_PORT = 4791
 
 
-def load_drop() -> int:
-    """Load the program; the descriptor may be closed once it is attached. Raises MachineError."""
+class Program:
+    """Instructions, one method each; jumps go to labels."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, int, int | str, int]] = []
+        self._labels: dict[str, int] = {}
+
+    def label(self, name: str) -> None:
+        """Here."""
+        self._labels[name] = len(self._code)
+
+    def _add(self, opcode: int, dst: int = 0, src: int = 0, offset: int | str = 0, value: int = 0) -> None:
+        self._code.append((opcode, dst, src, offset, value))
+
+    def set(self, dst: int, value: int) -> None:
+        """dst = value"""
+        self._add(0xB7, dst, value=value)
+
+    def copy(self, dst: int, src: int) -> None:
+        """dst = src"""
+        self._add(0xBF, dst, src)
+
+    def load(self, size: int, at: int) -> None:
+        """r0 = so many bytes of the frame at an offset, in host order; too short a frame ends the program with 0.
+
+        The context must be in r6. r1 to r5 are lost.
+        """
+        self._add({1: 0x30, 2: 0x28, 4: 0x20}[size], value=at)
+
+    def xor(self, dst: int, src: int) -> None:
+        """dst ^= src (32 bits)"""
+        self._add(0xAC, dst, src)
+
+    def xor_value(self, dst: int, value: int) -> None:
+        """dst ^= value (32 bits)"""
+        self._add(0xA4, dst, value=value)
+
+    def mask(self, dst: int, value: int) -> None:
+        """dst &= value (32 bits)"""
+        self._add(0x54, dst, value=value)
+
+    def multiply(self, dst: int, value: int) -> None:
+        """dst *= value (32 bits)"""
+        self._add(0x24, dst, value=value)
+
+    def shift_right(self, dst: int, bits: int) -> None:
+        """dst >>= bits (32 bits)"""
+        self._add(0x74, dst, value=bits)
+
+    def copy32(self, dst: int, src: int) -> None:
+        """dst = src (32 bits)"""
+        self._add(0xBC, dst, src)
+
+    def unless(self, dst: int, value: int, label: str) -> None:
+        """Go to a label unless dst == value."""
+        self._add(0x55, dst, offset=label, value=value)
+
+    def jump(self, label: str) -> None:
+        """Go to a label."""
+        self._add(0x05, offset=label)
+
+    def call(self, helper: int) -> None:
+        """Call a helper."""
+        self._add(0x85, value=helper)
+
+    def end(self, result: int) -> None:
+        """return result"""
+        self.set(0, result)
+        self._add(0x95)
+
+    def assemble(self) -> bytes:
+        """The instructions as the kernel takes them."""
+        out = []
+        for n, (opcode, dst, src, offset, value) in enumerate(self._code):
+            go = self._labels[offset] - n - 1 if isinstance(offset, str) else offset
+            signed = value - (1 << 32) if value >= 1 << 31 else value
+            out.append(struct.pack("=BBhi", opcode, src << 4 | dst, go, signed))
+        return b"".join(out)
+
+
+def _load(program: Program, kind: int, what: str) -> int:
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise MachineError(f"no bpf system call known for {platform.machine()}")
-    code = ctypes.create_string_buffer(_PROGRAM)
+    text = program.assemble()
+    code = ctypes.create_string_buffer(text)
     licence = ctypes.create_string_buffer(b"GPL")
     attr = ctypes.create_string_buffer(
-        struct.pack("=IIQQIIQI", _PROG_TYPE_XDP, 2, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0), 128
+        struct.pack("=IIQQIIQI", kind, len(text) // 8, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0),
+        128,
     )
     libc = ctypes.CDLL(None, use_errno=True)
     handle = int(libc.syscall(number, _PROG_LOAD, attr, 128))
     if handle < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise MachineError(f"cannot load the frame-dropping program: {reason}", hint="silent loss needs BPF and root")
+        raise MachineError(f"cannot load the {what} program: {reason}", hint="it needs BPF and root")
     return handle
+
+
+def load_drop() -> int:
+    """XDP that drops; the descriptor may be closed once it is attached. Raises MachineError."""
+    program = Program()
+    program.end(_XDP_DROP)
+    return _load(program, _PROG_TYPE_XDP, "frame-dropping")
+
+
+def _roce_over(program: Program, family: int, otherwise: str) -> None:
+    """Go on only with UDP to port 4791 over IPv4 without options, or IPv6."""
+    program.load(2, 12)
+    program.unless(0, 0x0800 if family == 4 else 0x86DD, otherwise)
+    if family == 4:
+        program.load(1, 14)
+        program.unless(0, 0x45, otherwise)
+    program.load(1, 23 if family == 4 else 20)
+    program.unless(0, 17, otherwise)
+    program.load(2, 36 if family == 4 else 56)
+    program.unless(0, ROCE_PORT, otherwise)
+
+
+def load_roce_drop() -> int:
+    """A classifier for the ingress of a server's port. Raises MachineError."""
+    program = Program()
+    program.copy(6, 1)
+    _roce_over(program, 4, "six")
+    program.end(_TC_ACT_SHOT)
+    program.label("six")
+    _roce_over(program, 6, "pass")
+    program.end(_TC_ACT_SHOT)
+    program.label("pass")
+    program.end(_TC_ACT_UNSPEC)
+    return _load(program, _PROG_TYPE_SCHED_CLS, "RoCE-dropping")
+
+
+def load_qp_hash(salt: int) -> int:
+    """A classifier for the ingress of a switch's ports: the flow's hash becomes one of the addresses, the UDP source
+    port and the destination QP, with a salt of the switch's own. Raises MachineError."""
+    program = Program()
+    program.copy(6, 1)
+    _roce_over(program, 4, "six")
+    program.set(7, salt)
+    for size, at in ((4, 26), (4, 30), (2, 34), (4, 46)):
+        _mix(program, size, at)
+    program.jump("done")
+    program.label("six")
+    _roce_over(program, 6, "pass")
+    program.set(7, salt)
+    for at in range(22, 54, 4):
+        _mix(program, 4, at)
+    for size, at in ((2, 54), (4, 66)):
+        _mix(program, size, at)
+    program.label("done")
+    program.copy(1, 6)
+    program.copy(2, 7)
+    program.call(_HELPER_SET_HASH)
+    program.label("pass")
+    program.end(_TC_ACT_UNSPEC)
+    return _load(program, _PROG_TYPE_SCHED_CLS, "QP-hashing")
+
+
+def _mix(program: Program, size: int, at: int) -> None:
+    """r7 = a hash of r7 and a field (multiply and xor-shift; constants of MurmurHash3's finaliser)."""
+    program.load(size, at)
+    if at in (46, 66):
+        program.mask(0, 0xFFFFFF)  # without FECN and BECN, which switches set
+    program.xor(7, 0)
+    program.multiply(7, 0x85EBCA6B)
+    program.copy32(8, 7)
+    program.shift_right(8, 13)
+    program.xor(7, 8)
+    program.multiply(7, 0xC2B2AE35)
+    program.copy32(8, 7)
+    program.shift_right(8, 16)
+    program.xor(7, 8)

@@ -27,6 +27,9 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE = 32
+RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 37, 44, 45
+TC_H_CLSACT, TC_H_CLSACT_INGRESS, CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFF0000
+TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT = 1, 2, 6, 7, 8, 1
 RTMGRP_LINK, RTMGRP_NEIGH, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE = 1, 4, 0x10, 0x40
 RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE = 0x100, 0x400
 IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 1, 0x40, 0x10000
@@ -53,6 +56,7 @@ _IFADDR = struct.Struct("=BBBBI")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _NDMSG = struct.Struct("=B3xiHBB")
 _NEXTHOP = struct.Struct("=HBBi")
+_TCMSG = struct.Struct("=B3xiIII")
 #: rx/tx packets, bytes, errors, dropped: the first eight of struct rtnl_link_stats64.
 _STATS = struct.Struct("=8Q")
 
@@ -141,6 +145,24 @@ class Batch:
         xdp = attribute(IFLA_XDP_FD, struct.pack("=i", program)) + _u32(IFLA_XDP_FLAGS, XDP_FLAGS_SKB_MODE)
         body = _IFINFO.pack(0, 0, 0, 0, 0) + _text(IFLA_IFNAME, name) + attribute(IFLA_XDP | NLA_NESTED, xdp)
         self._add(RTM_SETLINK, 0, body, f"xdp {name}")
+
+    def clsact(self, index: int, *, add: bool = True) -> None:
+        """The qdisc classifiers hang on; removing it removes them."""
+        body = _TCMSG.pack(0, index, CLSACT_HANDLE, TC_H_CLSACT, 0) + _text(TCA_KIND, "clsact")
+        self._add(RTM_NEWQDISC if add else RTM_DELQDISC, NLM_F_CREATE if add else 0, body, f"clsact on {index}")
+
+    def classifier(self, index: int, priority: int, name: str, program: int) -> None:
+        """A BPF classifier on what an interface receives, instead of one of the same priority."""
+        body = _TCMSG.pack(0, index, 1, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3)) + _text(TCA_KIND, "bpf")
+        options = struct.pack("=HHi", 8, TCA_BPF_FD, program) + _text(TCA_BPF_NAME, name)
+        options += _u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT)
+        body += attribute(TCA_OPTIONS, options)
+        self._add(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, body, f"classifier {name} on {index}")
+
+    def remove_classifier(self, index: int, priority: int) -> None:
+        """Take the classifiers of a priority off."""
+        body = _TCMSG.pack(0, index, 0, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
+        self._add(RTM_DELTFILTER, 0, body, f"classifier {priority} on {index}")
 
     def address(self, index: int, interface: Interface, *, add: bool = True) -> None:
         """Add (idempotent) or remove an address."""

@@ -1,0 +1,305 @@
+"""What came of a run: per queue pair, per job, per port, in the Open Traffic Generator's words.
+
+Bandwidths are bit/s of payload. ``algbw`` and ``busbw`` follow nccl-tests (PERFORMANCE.md): size over time, and that
+times the factor of the collective. The time lost to the slowest flow is, summed over the steps of a job, by how much
+its slowest message took longer than the median one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fabtest.roce.engine import QpResult, WorkerResult
+from fabtest.workload.compile import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class PortLoad:
+    """What a switch port sent during the run."""
+
+    switch: str
+    port: str
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TcpResult:
+    """iperf3's verdict."""
+
+    client: str
+    server: str
+    bits_per_second: float
+    retransmits: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of many durations, in milliseconds."""
+
+    count: int
+    min: float
+    avg: float
+    p50: float
+    p99: float
+    max: float
+
+
+def times_of(values_ns: Any) -> Times | None:
+    """None if there are none."""
+    data = np.asarray(values_ns, float) / 1e6
+    if not len(data):
+        return None
+    p50, p99 = np.percentile(data, (50, 99))
+    return Times(len(data), *(round(float(v), 4) for v in (data.min(), data.mean(), p50, p99, data.max())))
+
+
+@dataclass(frozen=True, slots=True)
+class QpRow:
+    """A queue pair, from its requester (data, retransmissions) and its responder (what arrived)."""
+
+    pair: int
+    job: int
+    src: str
+    dst: str
+    rail: int
+    src_qpn: int
+    dst_qpn: int
+    udp_source_port: int
+    data_tx: int
+    data_rx: int
+    bytes_tx: int
+    bytes_rx: int
+    ack_tx: int
+    ack_rx: int
+    nak_tx: int
+    nak_rx: int
+    cnp_tx: int
+    cnp_rx: int
+    ecn_ce_rx: int
+    retransmits: int
+    sequence_errors: int
+    duplicates: int
+    timeouts: int
+    message_success: int
+    message_fail: int
+    lost: int
+    reordered: int
+    fct: Times | None
+    rtt: Times | None
+    outage_ms: float
+    migrations: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job. ``seconds`` from the start to the last completion; bandwidths are 0 where they mean nothing."""
+
+    pattern: str
+    ranks: int
+    groups: int
+    iterations: int
+    messages: int
+    failed_messages: int
+    bytes: int
+    seconds: float
+    iteration_seconds: tuple[float, ...]
+    algbw: float
+    busbw: float
+    goodput: float
+    fct: Times | None
+    lost_to_slowest_ms: float
+    slowest: str
+
+
+@dataclass
+class RunResult:
+    """All of it."""
+
+    workload: str
+    lab: str
+    seconds: float
+    jobs: list[JobRow]
+    qps: list[QpRow]
+    ports: list[PortLoad]
+    tcp: list[TcpResult]
+    failures: list[str]
+    timeline: list[tuple[float, int, float]]
+    bin_seconds: float
+    foreign: int
+    ring_drops: int
+    never_started: int
+    nvlink_bytes: int
+    starved_ms: float
+    began: float = 0.0
+    fct_ns: dict[int, list[int]] = field(default_factory=dict)
+    ecmp: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def failed_messages(self) -> int:
+        """Messages that were not delivered."""
+        return sum(j.failed_messages for j in self.jobs)
+
+    @property
+    def retransmits(self) -> int:
+        """Packets sent again."""
+        return sum(q.retransmits for q in self.qps)
+
+    @property
+    def lost(self) -> int:
+        """Packets of unreliable streams that never arrived."""
+        return sum(q.lost for q in self.qps)
+
+    @property
+    def outage_ms(self) -> float:
+        """The longest time any queue pair had packets on their way and nothing acknowledged."""
+        return max((q.outage_ms for q in self.qps), default=0.0)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything arrived."""
+        return not (self.failed_messages or self.failures or self.lost or any(t.error for t in self.tcp))
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "workload": self.workload, "lab": self.lab, "seconds": round(self.seconds, 4), "ok": self.ok,
+            "failed_messages": self.failed_messages, "retransmits": self.retransmits, "lost": self.lost,
+            "outage_ms": round(self.outage_ms, 3), "failures": self.failures,
+            "jobs": [asdict(j) for j in self.jobs], "qps": [asdict(q) for q in self.qps],
+            "ports": [asdict(p) for p in self.ports], "tcp": [asdict(t) for t in self.tcp], "ecmp": self.ecmp,
+            "timeline": {"bin_seconds": self.bin_seconds, "rows": [list(row) for row in self.timeline]},
+            "foreign_packets": self.foreign, "receive_overruns": self.ring_drops,
+            "messages_never_started": self.never_started, "nvlink_bytes": self.nvlink_bytes,
+            "engine_longest_turn_ms": round(self.starved_ms, 3),
+        }  # fmt: skip
+
+    def flat_qps(self) -> list[dict[str, Any]]:
+        """Queue pairs as flat rows, for CSV and Parquet."""
+        rows = []
+        for qp in self.qps:
+            row = asdict(qp)
+            for name in ("fct", "rtt"):
+                times = row.pop(name) or {}
+                for key in ("min", "avg", "p50", "p99", "max"):
+                    row[f"{name}_{key}_ms"] = times.get(key)
+            rows.append(row)
+        return rows
+
+    def as_csv(self) -> str:
+        """A line per queue pair."""
+        rows = self.flat_qps()
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(rows[0]) if rows else ["pair"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+
+def summarise(
+    compiled: Compiled, results: list[WorkerResult], start_ns: int, ports: list[PortLoad], tcp: list[TcpResult],
+    began: float,
+) -> RunResult:  # fmt: skip
+    """Put together what the engine processes counted."""
+    ends: dict[tuple[int, str], QpResult] = {(q.pair, q.server): q for r in results for q in r.qps}
+    records: dict[int, tuple[int, int]] = {}
+    for r in results:
+        records |= r.records
+    qps = [row for pair in compiled.pairs if (row := _qp_row(compiled, pair.number, ends)) is not None]
+    fcts: dict[int, list[int]] = defaultdict(list)
+    for pair in compiled.pairs:
+        end = ends.get((pair.number, pair.src[0]))
+        if end is not None:
+            fcts[compiled.job_of_pair[pair.number]].extend(end.fcts)
+    jobs = []
+    for index in range(len(compiled.jobs)):
+        jobs.append(_job_row(compiled, index, records, start_ns, qps, fcts, results))
+    bins: dict[tuple[int, int], int] = defaultdict(int)
+    bin_ns = 100_000_000
+    for r in results:
+        for node in r.bins.values():
+            for key, count in node.items():
+                bins[key] += count
+    finished = max((done for _, done in records.values()), default=start_ns)
+    finished = max(finished, max((start_ns + r.done_ns for r in results), default=start_ns))
+    return RunResult(
+        compiled.spec.name, "", (finished - start_ns) / 1e9, jobs, qps, ports, tcp,
+        [f for r in results for f in r.failures],
+        [(slot * bin_ns / 1e9, rail, count * 8e9 / bin_ns) for (slot, rail), count in sorted(bins.items())],
+        bin_ns / 1e9, sum(r.foreign for r in results), sum(r.ring_drops for r in results),
+        sum(r.never_started for r in results), sum(r.local_bytes for r in results),
+        max((r.starved_ns for r in results), default=0) / 1e6, began, dict(fcts),
+    )  # fmt: skip
+
+
+def _qp_row(compiled: Compiled, number: int, ends: dict[tuple[int, str], QpResult]) -> QpRow | None:
+    pair = compiled.pairs[number]
+    near, far = ends.get((number, pair.src[0])), ends.get((number, pair.dst[0]))
+    if near is None or far is None:
+        return None
+    a, b = near.counters, far.counters
+    # A READ's data comes back: its responder sends, its requester receives.
+    flight = far.flight
+    lost = max(0, a["data_tx"] - flight["received"]) if flight else 0
+    outage = near.longest_gap_ns if not flight else flight["longest_gap_ns"]
+    return QpRow(
+        number, compiled.job_of_pair[number], f"{pair.src[0]}:{pair.src[1]}", f"{pair.dst[0]}:{pair.dst[1]}", pair.rail,
+        pair.requester.qpn, pair.requester.peer_qpn, pair.requester.src_port, a["data_tx"], b["data_rx"],
+        a["bytes_tx"] + b["bytes_tx"], a["bytes_rx"] + b["bytes_rx"], b["ack_tx"], a["ack_rx"], b["nak_tx"],
+        a["nak_rx"], b["cnp_tx"], a["cnp_rx"], b["ecn_ce_rx"] + a["ecn_ce_rx"], a["retransmits"], b["sequence_errors"],
+        b["duplicates"], a["timeouts"], a["messages_success"], a["messages_failed"], lost,
+        flight["reordered"] if flight else 0, times_of(near.fcts) if len(near.fcts) else None, times_of(near.rtts),
+        round(outage / 1e6, 3), a["migrations"],
+    )  # fmt: skip
+
+
+def _job_row(
+    compiled: Compiled, index: int, records: dict[int, tuple[int, int]], start_ns: int, qps: list[QpRow],
+    fcts: dict[int, list[int]], results: list[WorkerResult],
+) -> JobRow:  # fmt: skip
+    job = compiled.jobs[index]
+    mine = [m for m in compiled.messages if compiled.job_of_message[m.number] == index and m.pair >= 0]
+    done = [(m, records[m.number]) for m in mine if m.number in records]
+    own = [q for q in qps if q.job == index]
+    durations = [end - begin for _, (begin, end) in done]
+    fcts[index] = [*fcts.get(index, []), *durations]
+    iterations: dict[int, int] = {}
+    groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for m, (begin, end) in done:
+        iterations[m.iteration] = max(iterations.get(m.iteration, 0), end)
+        groups[m.group].append((end - begin, m.pair))
+    ends = [start_ns, *(iterations[i] for i in sorted(iterations))]
+    per_iteration = tuple(round((b - a) / 1e9, 6) for a, b in zip(ends, ends[1:], strict=False))
+    lost, slowest = 0.0, ""
+    counts: dict[int, float] = defaultdict(float)
+    for members in groups.values():
+        middle = median(d for d, _ in members)
+        worst = max(members)
+        lost += worst[0] - middle
+        counts[worst[1]] += worst[0] - middle
+    if counts:
+        pair = compiled.pairs[max(counts, key=lambda p: counts[p])]
+        slowest = f"{pair.src[0]}:{pair.src[1]} -> {pair.dst[0]}:{pair.dst[1]}"
+    if job.flows:
+        seconds = max((r.done_ns for r in results), default=0) / 1e9
+        moved = sum(q.bytes_rx for q in own)
+    else:
+        seconds = (max((end for _, (_, end) in done), default=start_ns) - start_ns) / 1e9
+        moved = sum(m.length for m, _ in done)
+    size = job.algorithm_bytes * job.iterations
+    algbw = size * 8 / seconds if size and seconds else 0.0
+    failed = len(mine) - len(done) if not job.flows else sum(q.message_fail for q in own)
+    return JobRow(
+        job.pattern, job.ranks, job.groups, job.iterations,
+        len(mine) if not job.flows else sum(q.message_success + q.message_fail for q in own), failed, moved, seconds,
+        per_iteration if job.bus_factor else (), algbw, algbw * job.bus_factor, moved * 8 / seconds if seconds else 0.0,
+        times_of(fcts[index]), round(lost / 1e6, 3) if groups else 0.0, slowest,
+    )  # fmt: skip
