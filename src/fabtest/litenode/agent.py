@@ -343,7 +343,8 @@ class Agent:
         wanted = (intent.hash, seed)
         if node.hashed != wanted:
             with inside(node.netns):
-                for warning in apply_hash(intent, int(seed) if seed and str(seed).isdigit() else None):
+                number = int(seed) if seed and str(seed).isdigit() else None
+                for warning in apply_hash(intent, number, qp_hash=self.fabric.qp_hash):
                     node.warn(warning)
             node.hashed = wanted
         appl, state = publish.interface_tables(intent)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection
 
 from fabtest.litenode.intent import DEFAULT_MTU, SwitchIntent
+from fabtest.runtime.bpf import load_qp_hash
 from fabtest.runtime.namespaces import write_sysctls
 from fabtest.runtime.netlink import Batch, LinkInfo, NetlinkSocket
 
@@ -104,10 +107,16 @@ def apply_intent(intent: SwitchIntent, kernel: NetlinkSocket, cut: Collection[st
     return changed
 
 
-def apply_hash(intent: SwitchIntent, seed: int | None) -> list[str]:
-    """Set the ECMP hash of the namespace the thread is in; returns warnings (a kernel without seeds)."""
+def apply_hash(intent: SwitchIntent, seed: int | None, *, qp_hash: bool = False) -> list[str]:
+    """Set the ECMP hash of the namespace the thread is in; returns warnings (a kernel without seeds).
+
+    ``qp_hash``: the policy that takes a packet's hash as it is, where ``hash_by_qp`` has put one.
+    """
     values: dict[str, int | str] = {}
-    if intent.hash:
+    if qp_hash:
+        for family in ("ipv4", "ipv6"):
+            values[f"net.{family}.fib_multipath_hash_policy"] = 1
+    elif intent.hash:
         for family in ("ipv4", "ipv6"):
             values[f"net.{family}.fib_multipath_hash_policy"] = intent.hash.policy
             values[f"net.{family}.fib_multipath_hash_fields"] = intent.hash.fields
@@ -123,3 +132,24 @@ def apply_hash(intent: SwitchIntent, seed: int | None) -> list[str]:
             "polarise"
         ]
     return [f"this kernel does not know {name}" for name in missing if "ipv4" in name]
+
+
+#: Priority of the classifier on a switch port's ingress.
+QP_HASH_PRIORITY = 4791
+
+
+def hash_by_qp(kernel: NetlinkSocket, seed: int) -> None:
+    """E-ECMP: every port's RoCEv2 packets get a hash of addresses, UDP source port and destination QP, salted with the
+    switch's seed, and ECMP uses it. Raises MachineError where the kernel cannot."""
+    # A salt of 0 would be as good as any other, but a seed of 0 must differ from one of 1 in more than a bit.
+    program = load_qp_hash((seed * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF)
+    try:
+        qdiscs, filters = Batch(), Batch()
+        for name, link in kernel.links().items():
+            if name.startswith("Ethernet"):
+                qdiscs.clsact(link.index)
+                filters.classifier(link.index, QP_HASH_PRIORITY, "fabtest-qp-hash", program)
+        kernel.run(qdiscs, ignore=frozenset({errno.EEXIST}))
+        kernel.run(filters)
+    finally:
+        os.close(program)

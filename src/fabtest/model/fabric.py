@@ -251,6 +251,8 @@ class Fabric:
     families: tuple[int, ...]
     unnumbered: bool
     mtu: int
+    #: ECMP of the emulated switches hashes the destination queue pair as well (E-ECMP); no SONiC release can.
+    qp_hash: bool = False
 
     @cached_property
     def switch(self) -> dict[str, Switch]:

@@ -61,6 +61,7 @@ class Arena:
         self._first_psn = first_psn
         self._flow_psn: U32 = np.full(len(flows), first_psn, np.uint32)
         self._row_psn: U32 | None = None
+        self._filled = 0
         self._psn_view = self._column(bth + 8, ">u4")
         self._icrc_view = self._column(self.frame_length - 4, "<u4")
         body = np.frombuffer(data, np.uint8)
@@ -83,9 +84,10 @@ class Arena:
         """Shape (flows,): the next PSN of each flow."""
         if self._row_psn is None:
             return self._flow_psn
-        # A row's PSN is the next it will carry; a flow's next is the lowest of its rows, counted from where it began.
-        ahead = (self._row_psn.reshape(-1, self.flows) - np.uint32(self._first_psn)) & PSN_MASK
-        return (ahead.min(axis=0) + np.uint32(self._first_psn)) & PSN_MASK
+        # Rows are used in turn, so flow i has had every so many-th frame.
+        had = (self._filled - np.arange(self.flows) + self.flows - 1) // self.flows
+        psn: U32 = ((had + self._first_psn) & 0xFFFFFF).astype(np.uint32)
+        return psn
 
     def fill(self, row: int, flow: int, count: int) -> None:
         """Write the next frames of ``count`` flows, in turn from ``flow`` on, into rows from ``row`` on.
@@ -101,6 +103,7 @@ class Arena:
             self._icrc_view[target] = change
             psn += self._rounds
             psn &= PSN_MASK
+            self._filled += count
             return
         while count:
             part = min(count, self.flows - flow)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import socket
 import struct
@@ -32,7 +33,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Port:
-    """A raw socket of a namespace; frames say by which of its interfaces they leave. ``visible``: captures there see them."""
+    """A raw socket of a namespace; frames say by which of its interfaces they leave.
+
+    ``visible``: captures there see what is sent.
+    """
 
     def __init__(self, netns: str | os.PathLike[str], *, visible: bool = False) -> None:
         with inside(netns):
@@ -175,7 +179,7 @@ class Composer:
         self._iov[:count, 1, 1] = self._lengths[chosen, 1]
         self._messages[:count, 0] = self._address_of[chosen]
         edges = [0, *(np.flatnonzero(ports[1:] != ports[:-1]) + 1).tolist(), count]
-        for a, b in zip(edges, edges[1:], strict=False):
+        for a, b in itertools.pairwise(edges):
             self._out(self._ports[int(ports[a])], a, b)
         self.sent += count
 

@@ -28,6 +28,8 @@ from fabtest.runtime.namespaces import inside
 
 #: Packets a queue pair may put on the wire in one turn; a reply to a READ counts as well.
 QUANTUM = 32
+#: Frames of one turn, about: then what arrived is looked at again.
+TURN = 1024
 #: Timers are looked at this often.
 TICK_NS = 2_000_000
 #: A queue pair with another path moves to it after so many timeouts without progress (automatic path migration).
@@ -374,6 +376,8 @@ class Engine:
 
     def _send_ready(self, now: int) -> None:
         for _ in range(len(self._ready)):
+            if len(self._templates) >= TURN:
+                break
             qp = self._ready.popleft()
             qp.in_ready = False
             again = self._send_replies(qp)
@@ -558,7 +562,7 @@ class Engine:
         self._begin(now)
         self._next_tick = now
         limit = start_ns + self.plan.limit_ns
-        streams_end = max((start_ns + s.until_ns for s in self.plan.streams), default=0)
+        streams_end = max((start_ns + s.until_ns for s in self.plan.streams if not s.total), default=0)
         watched = now
         nodes = list(self.nodes.values())
         turn_ended = now
@@ -650,8 +654,8 @@ class Engine:
             self.records, self.arrivals, self.failures, self.local_bytes,
             {n.name: n.bins for n in self.nodes.values()},
             sum(n.foreign for n in self.nodes.values()), sum(n.receiver.ring.dropped() for n in self.nodes.values()),
-            self.composer.lost, self.composer.sent, len(self._waiting), self.done_ns - self.start_ns if self.done_ns else 0,
-            self.starved_ns,
+            self.composer.lost, self.composer.sent, len(self._waiting),
+            self.done_ns - self.start_ns if self.done_ns else 0, self.starved_ns,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -695,4 +699,3 @@ class WorkerResult:
 
 def _mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
-

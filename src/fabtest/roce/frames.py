@@ -101,7 +101,7 @@ def _build(flow: Flow, src_mac: str, dst_mac: str, payload: int, opcode: int) ->
 _ONES = zlib.crc32(b"\xff" * 8)
 
 
-def icrc_of(packet: bytes | bytearray) -> int:
+def icrc_of(packet: bytes | bytearray | memoryview) -> int:
     """The invariant CRC of a packet from its IP header (RoCEv1: GRH) up to and with the pad (annex A17.3.3).
 
     CRC-32 over eight bytes of ones, then the packet with the fields that routers may change set to ones: IPv4 type of

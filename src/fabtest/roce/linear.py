@@ -37,7 +37,7 @@ def word_tables(distance: int) -> U32:
 
 def word_change(tables: U32, words: U32) -> U32:
     """Shape of ``words``: the change of the CRC when words of zero become ``words``."""
-    change = tables[3].take(words & np.uint32(0xFF))
+    change: U32 = tables[3].take(words & np.uint32(0xFF))
     change ^= tables[2].take((words >> np.uint32(8)) & np.uint32(0xFF))
     change ^= tables[1].take((words >> np.uint32(16)) & np.uint32(0xFF))
     change ^= tables[0].take(words >> np.uint32(24))
@@ -46,7 +46,7 @@ def word_change(tables: U32, words: U32) -> U32:
 
 def psn_change(tables: U32, psn: U32) -> U32:
     """The same for PSNs, whose high byte is zero."""
-    change = tables[3].take(psn & np.uint32(0xFF))
+    change: U32 = tables[3].take(psn & np.uint32(0xFF))
     change ^= tables[2].take((psn >> np.uint32(8)) & np.uint32(0xFF))
     change ^= tables[1].take(psn >> np.uint32(16))
     return change

@@ -38,7 +38,8 @@ from fabtest.roce.frames import icrc_of
 from fabtest.roce.opcodes import CNP, NAMES, extensions
 
 __all__ = [
-    "AETH", "BTH", "CNP", "DETH", "GRH", "IETH", "RETH", "AtomicAckETH", "AtomicETH", "CNPPadding", "ImmDt", "cnp", "pfc",
+    "AETH", "BTH", "CNP", "DETH", "GRH", "IETH", "RETH", "AtomicAckETH", "AtomicETH", "CNPPadding", "ImmDt",
+    "cnp", "pfc",
 ]  # fmt: skip
 
 #: AETH syndromes by name (9.7.5.2.1 and table 46): an ACK's low bits are credits, an RNR NAK's a timer.
@@ -125,9 +126,9 @@ _HEADERS: dict[str, type[Packet]] = {
 
 def _next_header(opcode: int, seen: int) -> type[Packet]:
     if opcode == CNP:
-        return CNPPadding if seen == 0 else Raw  # type: ignore[no-any-return]
+        return CNPPadding if seen == 0 else Raw
     names = extensions(opcode)
-    return _HEADERS[names[seen]] if seen < len(names) else Raw  # type: ignore[no-any-return]
+    return _HEADERS[names[seen]] if seen < len(names) else Raw
 
 
 class BTH(contrib.BTH):
@@ -183,10 +184,10 @@ class BTH(contrib.BTH):
                 header.len = (network.ihl or 5) * 4 + 8 + size
             return struct.pack("<I", icrc_of(_alone(header) + udp + p))
         if isinstance(network, IPv6):
-            header = IPv6(**{**network.fields, "nh": network.nh})
+            header6 = IPv6(**{**network.fields, "nh": network.nh})
             if network.plen is None:
-                header.plen = 8 + size
-            return struct.pack("<I", icrc_of(_alone(header) + udp + p))
+                header6.plen = 8 + size
+            return struct.pack("<I", icrc_of(_alone(header6) + udp + p))
         return bytes(4)
 
     def do_dissect_payload(self, s: bytes) -> None:
@@ -237,8 +238,8 @@ def cnp(dqpn: int) -> BTH:
 
 def pfc(src: str, quanta: dict[int, int]) -> Packet:
     """A PFC frame (IEEE 802.1Qbb): priority -> pause time in quanta of 512 bit times; 0 lets it go on."""
-    times = {f"c{priority}_pause_time": value for priority, value in quanta.items()}
-    flags = {f"c{priority}_enabled": 1 for priority in quanta}
+    times: dict[str, Any] = {f"c{priority}_pause_time": value for priority, value in quanta.items()}
+    flags: dict[str, Any] = {f"c{priority}_enabled": 1 for priority in quanta}
     frame = Ether(src=src, dst=MACControl.DEFAULT_DST_MAC, type=0x8808)
     return frame / MACControlClassBasedFlowControl(**flags, **times)
 

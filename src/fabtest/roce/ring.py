@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,10 +230,10 @@ def columns(rows: U8) -> Received:
     else:
         four, six = _fields(rows, 0), _fields(rows, _FAMILY_BIAS)
         fields = tuple(np.where(version == 4, a, b) for a, b in zip(four, six, strict=True))
-    return Received(time_ns, ifindex, *fields, rows)  # type: ignore[arg-type]
+    return Received(*(time_ns, ifindex, *fields, rows))
 
 
-def _fields(rows: U8, bias: int) -> tuple[NDArray[np.generic], ...]:
+def _fields(rows: U8, bias: int) -> tuple[Any, ...]:
     count, stride = len(rows), rows.strides[0]
 
     def word(offset: int) -> U32:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fabtest.model import Endpoint
 from fabtest.roce.capture import Capture, close_all, listen
+from fabtest.roce.compose import Composer, Port
 from fabtest.roce.frames import Flow, Template, parse
+from fabtest.roce.frames import header as frame_header
+from fabtest.roce.opcodes import Op, Transport
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
+from fabtest.runtime.namespaces import inside
 
 BATCH = 200
 SETTLE_S = 0.15
+#: Opcode of queue-pair probes: nothing answers unreliable service, and no flow of a test uses it.
+PROBE = int(Transport.UC | Op.SEND_ONLY_WITH_IMMEDIATE)
 Key = tuple[bytes, bytes, int]
 
 
@@ -115,3 +122,72 @@ def uplink_taken(lab: Lab, paths: Paths, key: Key, switch: str) -> list[Endpoint
         ports = paths.ingress.get(key, {}).get(far.node, [])
         found += [link.end(switch)] * ports.count(far.port)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class QpProbe:
+    """One packet of a queue pair: its own addresses, UDP source port and destination QP."""
+
+    server: str
+    interface: str
+    src_mac: str
+    dst_mac: str
+    flow: Flow
+    receiver: str
+
+
+def trace_qps(lab: Lab, probes: Sequence[QpProbe]) -> tuple[dict[int, dict[str, list[str]]], int, int]:
+    """Which way each queue pair's packets take: probe number -> switch -> ports it came in by; how many of the probes
+    arrived at their receiver; and frames this machine lost. The PSN is the probe's number."""
+    names = [s.name for s in lab.fabric.switches]
+    recorders = {name: Capture(lab.node(name).netns) for name in names}
+    receivers = {name: Capture(lab.node(name).netns) for name in {p.receiver for p in probes}}
+    family = probes[0].flow.src.version if probes else 4
+    listeners = [listen(lab.node(name).netns, family) for name in receivers]
+    ports = {name: Port(lab.node(name).netns) for name in {p.server for p in probes}}
+    composer = Composer(family)
+    number = {name: composer.add_port(port) for name, port in ports.items()}
+    index: dict[tuple[str, str], int] = {}
+    ingress: dict[int, dict[str, list[str]]] = {}
+    arrived: set[int] = set()
+
+    def drain() -> bool:
+        got = False
+        for name, capture in recorders.items():
+            for frame, port in capture.frames():
+                header = parse(frame) if port.startswith("Eth") else None
+                if header is not None and header.opcode == PROBE:
+                    got = True
+                    ingress.setdefault(header.psn, {}).setdefault(name, []).append(port)
+        for capture in receivers.values():
+            for frame, _ in capture.frames():
+                header = parse(frame)
+                if header is not None and header.opcode == PROBE:
+                    got = True
+                    arrived.add(header.psn)
+        return got
+
+    try:
+        for n, probe in enumerate(probes):
+            at = (probe.server, probe.interface)
+            if at not in index:
+                with inside(lab.node(probe.server).netns):
+                    index[at] = socket.if_nametoindex(probe.interface)
+            src_mac, dst_mac = (bytes.fromhex(m.replace(":", "")) for m in (probe.src_mac, probe.dst_mac))
+            head = frame_header(probe.flow, src_mac, dst_mac, PROBE, 16, extended=bytes(4))
+            composer.send([composer.template(head, 16, number[probe.server], index[at])], [n], [0])
+            if n % 50 == 49:
+                drain()
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            if drain():
+                end = time.monotonic() + SETTLE_S
+            time.sleep(0.005)
+        overrun = sum(c.dropped() for c in (*recorders.values(), *receivers.values()))
+    finally:
+        close_all([*recorders.values(), *receivers.values()])
+        for listener in listeners:
+            listener.close()
+        for port in ports.values():
+            port.close()
+    return ingress, len(arrived), overrun

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
 from fabtest.errors import TrafficError, UsageError
-from fabtest.roce.capture import Capture, listen
+from fabtest.roce.arena import Arena
 from fabtest.roce.frames import Flow, icrc_is_right, parse
-from fabtest.roce.send import NicAddress, Sender
+from fabtest.roce.opcodes import Op
+from fabtest.roce.open_loop import OpenLoop
+from fabtest.roce.receiver import Receiver
+from fabtest.roce.ring import Received
+from fabtest.roce.send import NicAddress, resolve
+from fabtest.roce.transmit import transmitter
 from fabtest.runtime.base import Lab
 
 FIRST_SRC_PORT, MOST_FLOWS = 0xC000, 0x4000
 SETTLE_S = 0.3
+FIRST_QPN = 0x11
+#: Whole frames: 4096 of them are 40 MB.
+SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,57 +68,78 @@ def transfer(
         raise UsageError(f"{flows} flows with {count} packets", hint=f"1 to {MOST_FLOWS} flows, a packet for each")
     if pps < 0 or not 0 <= dscp <= 63:
         raise UsageError("packets per second must not be negative, and a DSCP is 0 to 63")
-    ports = [FIRST_SRC_PORT + n for n in range(flows)]
-    received: dict[bytes, set[tuple[int, int]]] = {}
-    highest: dict[int, int] = {}
-    bad = disorder = arrived = overrun = 0
-    listener = listen(lab.node(dst.server).netns, dst.address.version)
-
-    def drain(capture: Capture) -> bool:
-        nonlocal bad, disorder, arrived
-        got = False
-        for frame, _ in capture.frames():
-            header = parse(frame)
-            if header is None or header.src != src.address.packed or header.dst != dst.address.packed:
-                continue
-            got = True
-            if not icrc_is_right(frame):
-                bad += 1
-                continue
-            seen = received.setdefault(header.src, set())
-            if (header.src_port, header.psn) not in seen:
-                seen.add((header.src_port, header.psn))
-                arrived += 1
-            if header.psn < highest.get(header.src_port, -1):
-                disorder += 1
-            highest[header.src_port] = max(header.psn, highest.get(header.src_port, -1))
-        return got
-
-    try:
-        with Capture(lab.node(dst.server).netns, whole=True) as capture, Sender(lab, src) as sender:
-            template = sender.template(Flow(src.address, dst.address, ports[0], dscp=dscp), payload)
-            start = time.monotonic()
-            for n in range(count):
-                if n % 200 == 0:
-                    drain(capture)
-                if pps and start + n / pps > time.monotonic():
-                    drain(capture)
-                    time.sleep(max(0.0, start + n / pps - time.monotonic()))
-                sender.send(template.frame(n // flows, ports[n % flows]))
-            seconds = time.monotonic() - start
-            last = time.monotonic()
-            while arrived + bad < count and time.monotonic() - last < SETTLE_S:
-                if drain(capture):
-                    last = time.monotonic()
-                time.sleep(0.005)
-            overrun = capture.dropped()
-    finally:
-        listener.close()
-    if overrun and arrived + bad < count:
+    flow_list = [Flow(src.address, dst.address, FIRST_SRC_PORT + n, FIRST_QPN + n, dscp) for n in range(flows)]
+    far = lab.node(dst.server)
+    interfaces = [far.interface(p.name) for p in lab.fabric.server[dst.server].ports]
+    near = lab.node(src.server)
+    gateway = bytes.fromhex(resolve(near, near.interface(src.port.name), src.gateway).replace(":", ""))
+    own = bytes.fromhex(src.port.mac.replace(":", ""))
+    arena = Arena(flow_list, own, gateway, payload, opcode=Op.SEND_ONLY)
+    with Receiver(far.netns, interfaces, slots=SLOTS, whole=True) as receiver:
+        arrivals = _Arrivals(
+            int.from_bytes(src.address.packed[-4:], "big"), int.from_bytes(dst.address.packed[-4:], "big")
+        )
+        done = threading.Event()
+        thread = threading.Thread(target=arrivals.follow, args=(receiver, count, done), daemon=True)
+        thread.start()
+        try:
+            out = transmitter(near.netns, near.interface(src.port.name), arena)
+            try:
+                sent = OpenLoop(arena, out).run(pps=pps, count=count)
+            finally:
+                out.close()
+        finally:
+            done.set()
+            thread.join()
+        overrun = receiver.ring.dropped()
+    if overrun and arrivals.arrived + arrivals.bad < count:
         raise TrafficError(
             f"this machine lost {overrun} captured frames: nothing can be said", hint="send slower: --pps"
         )
-    return Transfer(str(src), str(dst), flows, count, arrived, count - arrived - bad, bad, disorder, seconds)
+    return Transfer(
+        str(src), str(dst), flows, count, arrivals.arrived, count - arrivals.arrived - arrivals.bad, arrivals.bad,
+        arrivals.disorder, sent.seconds,
+    )  # fmt: skip
+
+
+class _Arrivals:
+    """Packets of a transfer as they come in: each PSN of a flow once, its ICRC checked."""
+
+    def __init__(self, src: int, dst: int) -> None:
+        self._src, self._dst = src, dst
+        self._seen: set[int] = set()
+        self._highest: dict[int, int] = {}
+        self.arrived = self.bad = self.disorder = 0
+
+    def follow(self, receiver: Receiver, count: int, done: threading.Event) -> None:
+        """Until all are there, or nothing has come for a while after the last was sent."""
+        quiet_since = time.monotonic()
+        while self.arrived + self.bad < count:
+            batch = receiver.take(256)
+            if batch is not None:
+                self._add(batch, receiver.ring.frames())
+                receiver.ring.release()
+                quiet_since = time.monotonic()
+                continue
+            if done.is_set() and time.monotonic() - quiet_since > SETTLE_S:
+                return
+            receiver.ring.wait(0.01)
+
+    def _add(self, batch: Received, frames: list[bytes]) -> None:
+        mine = ((batch.src == self._src) & (batch.dst == self._dst)).tolist()
+        for ours, port, psn, frame in zip(mine, batch.src_port.tolist(), batch.psn.tolist(), frames, strict=True):
+            if not ours:
+                continue
+            if not icrc_is_right(frame):
+                self.bad += 1
+                continue
+            key = port << 24 | psn
+            if key not in self._seen:
+                self._seen.add(key)
+                self.arrived += 1
+            if psn < self._highest.get(port, -1):
+                self.disorder += 1
+            self._highest[port] = max(psn, self._highest.get(port, -1))
 
 
 @dataclass

@@ -179,9 +179,7 @@ class Requester:
             last = index == message.packets - 1
             length = message.length - index * mtu if last else mtu
             ask = last or (index + 1) % every == 0 or sequence + 1 == stop
-            out.append(
-                Packet((_opcode(message, index, last), sequence & PSN_MASK, ask, length, index * mtu, message))
-            )
+            out.append(Packet((_opcode(message, index, last), sequence & PSN_MASK, ask, length, index * mtu, message)))
             if sequence < self._highest:
                 self.counters.retransmits += 1
             self.counters.bytes_tx += length
@@ -258,11 +256,10 @@ class Requester:
         if sequence < self.unacknowledged or sequence >= self._highest:
             self.counters.duplicates += sequence < self.unacknowledged
             return False
-        if sequence > self.unacknowledged:
-            # Requests before it are acknowledged by it; a READ before it has lost its responses.
-            if not self._progress(sequence, now, implied=True):
-                self.counters.sequence_errors += 1
-                return False
+        # Requests before it are acknowledged by it; a READ before it has lost its responses.
+        if sequence > self.unacknowledged and not self._progress(sequence, now, implied=True):
+            self.counters.sequence_errors += 1
+            return False
         self._progress(sequence + 1, now, implied=False)
         return True
 

@@ -10,7 +10,6 @@ import pickle
 import select
 import signal
 import struct
-import sys
 from typing import Any
 
 from fabtest.errors import FabtestError
@@ -82,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

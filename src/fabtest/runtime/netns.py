@@ -19,7 +19,7 @@ import redis
 from fabtest.errors import FabtestError, LabError, MachineError
 from fabtest.litenode import database
 from fabtest.litenode.intent import switch_intent
-from fabtest.litenode.kernel import SWITCH_SYSCTLS, apply_hash, apply_intent
+from fabtest.litenode.kernel import SWITCH_SYSCTLS, apply_hash, apply_intent, hash_by_qp
 from fabtest.model import Endpoint, Fabric, Link, Switch
 from fabtest.render import write_tree
 from fabtest.render.server import SYSCTLS
@@ -230,7 +230,9 @@ class _Deployment:
         kernel.run(batch)
         intent = switch_intent(database.read_config_file(self.folder.node(switch.name) / "config_db.json"))
         apply_intent(intent, kernel, ())
-        apply_hash(intent, switch.hash.seed)
+        apply_hash(intent, switch.hash.seed, qp_hash=self.fabric.qp_hash)
+        if self.fabric.qp_hash:
+            hash_by_qp(kernel, switch.hash.seed)
 
     def _databases(self) -> None:
         def fill(node: NetnsNode) -> None:

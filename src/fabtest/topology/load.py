@@ -5,15 +5,13 @@ from __future__ import annotations
 import difflib
 import zlib
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
 from importlib import resources
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path as FilePath
 from typing import Any
 
 import networkx as nx
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fabtest.errors import FileProblem, Problem, TopologyError
 from fabtest.model import (
@@ -41,7 +39,7 @@ from fabtest.topology.faults import fault_of, merge
 from fabtest.topology.ports import Plugged, plug
 from fabtest.topology.schema import KINDS, CustomSpec, DualPlaneSpec, HashSpec, QosSpec, TopologySpec
 from fabtest.topology.shapes import GENERATORS
-from fabtest.topology.source import Path, Source, dotted, parse
+from fabtest.topology.source import Source, parse
 from fabtest.topology.units import NAME, format_speed, parse_speed
 from fabtest.topology.wiring import Cable, ServerDecl, SwitchDecl, Wiring
 
@@ -304,6 +302,7 @@ class _Builder:
             families=self.plan.families,
             unnumbered=not self.numbered,
             mtu=self.spec.mtu,
+            qp_hash=self.spec.emulation.qp_hash,
         )  # fmt: skip
 
     def _attach(self, cable: Cable, link: Link) -> None:

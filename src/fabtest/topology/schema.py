@@ -197,6 +197,9 @@ class EmulationSpec(_Words):
     """How a lab runs the fabric; nothing here reaches the rendered files."""
 
     runtime: Literal["netns"] = Field("netns", description="network namespaces")
+    qp_hash: bool = Field(
+        False, description="ECMP hashes the destination queue pair too (E-ECMP), with each switch's seed as salt"
+    )
 
 
 QosWord = Literal["roce-lossless", "lossy"]

@@ -235,4 +235,3 @@ def shorten(spec: WorkloadSpec, duration_ns: int) -> WorkloadSpec:
     """The same workload with another duration for its streams."""
     jobs = [j.model_copy(update={"duration": duration_ns}) if hasattr(j, "duration") else j for j in spec.jobs]
     return spec.model_copy(update={"jobs": jobs})
-

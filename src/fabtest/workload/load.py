@@ -67,7 +67,7 @@ def load_workload_text(text: str, file: str, *, default_name: str = "workload") 
                 pattern = jobs[loc[1]].get("pattern") if isinstance(jobs, list) else ""
                 if e["type"] == "extra_forbidden":
                     model = PATTERNS[pattern]
-                    known = list(model.model_fields)  # type: ignore[attr-defined]
+                    known = list(model.model_fields)
                     near = difflib.get_close_matches(str(loc[-1]), known, 1, 0.5)
                     remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
                     at = tuple(p for p in loc if p != pattern)
@@ -120,4 +120,3 @@ def workload_path(word: str) -> FilePath:
     near = difflib.get_close_matches(path.stem, shipped, 1)
     hint = f"did you mean {near[0]}?" if near else f"shipped: {', '.join(shipped)}"
     raise FileProblem(f"no workload named {word!r} and no such file", hint=hint)
-

@@ -29,8 +29,8 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message between ranks. ``after``: numbers of messages that must have arrived at, or been completed by, ``src``'s
-    server before. ``group``: what it belongs to; the slowest message of a group decides when it is over."""
+    """A message between ranks. ``after``: numbers of messages that must have arrived at, or been completed by, the
+    server of ``src`` before. ``group``: what it belongs to; the slowest message of a group decides when it is over."""
 
     number: int
     src: Rank
@@ -129,7 +129,9 @@ def _rings(job: s._Collective, ranks: Sequence[Rank]) -> list[list[Rank]]:
     return [rails[rail] for rail in sorted(rails)]
 
 
-def _groups(traffic: Traffic, job: s._Collective, ranks: Sequence[Rank], factor: Callable[[int], float]) -> list[list[Rank]]:
+def _groups(
+    traffic: Traffic, job: s._Collective, ranks: Sequence[Rank], factor: Callable[[int], float]
+) -> list[list[Rank]]:
     groups = [g for g in _rings(job, ranks) if len(g) > 1]
     if not groups:
         raise UsageError(f"{traffic.pattern} needs two ranks in a group", hint="more servers, or `scope: flat`")
@@ -343,7 +345,9 @@ def _split(ranks: Sequence[Rank], names: Sequence[str], what: str) -> tuple[list
     known = {r.server for r in ranks}
     strange = [n for n in names if n not in known]
     if strange:
-        raise UsageError(f"{what}: {', '.join(strange)} does not take part", hint=f"servers: {', '.join(sorted(known))}")
+        raise UsageError(
+            f"{what}: {', '.join(strange)} does not take part", hint=f"servers: {', '.join(sorted(known))}"
+        )
     chosen = [r for r in ranks if r.server in names]
     others = [r for r in ranks if r.server not in names]
     if not others:
@@ -354,8 +358,9 @@ def _split(ranks: Sequence[Rank], names: Sequence[str], what: str) -> tuple[list
 def _flow(job: s._Stream, src: Rank, dst: Rank, n: int, verb: Verb | None = None) -> Flow:
     begin = _start(job, n)
     return Flow(
-        src, dst, job.message_size, verb or Verb(job.verb), begin, begin + job.duration if job.size is None else 1 << 62,
-        job.outstanding, parse_rate(job.rate, job.message_size) if job.rate else 0.0, job.service == "rc",
+        src, dst, job.message_size, verb or Verb(job.verb), begin,
+        begin + job.duration if job.size is None else 1 << 62, job.outstanding,
+        parse_rate(job.rate, job.message_size) if job.rate else 0.0, job.service == "rc",
         job.size or 0, job.qps,
     )  # fmt: skip
 

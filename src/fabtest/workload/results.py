@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -64,20 +65,21 @@ def times_of(values_ns: Any) -> Times | None:
 
 @dataclass(frozen=True, slots=True)
 class QpRow:
-    """A queue pair, from its requester (data, retransmissions) and its responder (what arrived)."""
+    """A queue pair, from its requester (data, retransmissions) and its responder (what arrived). Names are those of the
+    Open Traffic Generator's per-QP metrics, where it has one."""
 
     pair: int
     job: int
     src: str
     dst: str
     rail: int
-    src_qpn: int
-    dst_qpn: int
+    src_qp: int
+    dest_qp: int
     udp_source_port: int
-    data_tx: int
-    data_rx: int
-    bytes_tx: int
-    bytes_rx: int
+    data_frames_tx: int
+    data_frames_rx: int
+    tx_bytes: int
+    rx_bytes: int
     ack_tx: int
     ack_rx: int
     nak_tx: int
@@ -85,11 +87,11 @@ class QpRow:
     cnp_tx: int
     cnp_rx: int
     ecn_ce_rx: int
-    retransmits: int
-    sequence_errors: int
+    data_frames_retransmitted: int
+    frame_sequence_error: int
     duplicates: int
     timeouts: int
-    message_success: int
+    message_complete_rx: int
     message_fail: int
     lost: int
     reordered: int
@@ -151,7 +153,7 @@ class RunResult:
     @property
     def retransmits(self) -> int:
         """Packets sent again."""
-        return sum(q.retransmits for q in self.qps)
+        return sum(q.data_frames_retransmitted for q in self.qps)
 
     @property
     def lost(self) -> int:
@@ -277,7 +279,7 @@ def _job_row(
         iterations[m.iteration] = max(iterations.get(m.iteration, 0), end)
         groups[m.group].append((end - begin, m.pair))
     ends = [start_ns, *(iterations[i] for i in sorted(iterations))]
-    per_iteration = tuple(round((b - a) / 1e9, 6) for a, b in zip(ends, ends[1:], strict=False))
+    per_iteration = tuple(round((b - a) / 1e9, 6) for a, b in itertools.pairwise(ends))
     lost, slowest = 0.0, ""
     counts: dict[int, float] = defaultdict(float)
     for members in groups.values():
@@ -290,7 +292,7 @@ def _job_row(
         slowest = f"{pair.src[0]}:{pair.src[1]} -> {pair.dst[0]}:{pair.dst[1]}"
     if job.flows:
         seconds = max((r.done_ns for r in results), default=0) / 1e9
-        moved = sum(q.bytes_rx for q in own)
+        moved = sum(q.rx_bytes for q in own)
     else:
         seconds = (max((end for _, (_, end) in done), default=start_ns) - start_ns) / 1e9
         moved = sum(m.length for m, _ in done)
@@ -299,7 +301,8 @@ def _job_row(
     failed = len(mine) - len(done) if not job.flows else sum(q.message_fail for q in own)
     return JobRow(
         job.pattern, job.ranks, job.groups, job.iterations,
-        len(mine) if not job.flows else sum(q.message_success + q.message_fail for q in own), failed, moved, seconds,
-        per_iteration if job.bus_factor else (), algbw, algbw * job.bus_factor, moved * 8 / seconds if seconds else 0.0,
+        len(mine) if not job.flows else sum(q.message_complete_rx + q.message_fail for q in own), failed, moved,
+        seconds, per_iteration if job.bus_factor else (), algbw, algbw * job.bus_factor,
+        moved * 8 / seconds if seconds else 0.0,
         times_of(fcts[index]), round(lost / 1e6, 3) if groups else 0.0, slowest,
     )  # fmt: skip

@@ -320,7 +320,18 @@ class _Tcp:
     def _client(self, n: int, address: str, port: int) -> None:
         wanted = self._wanted[n]
         time.sleep(LEAD_NS / 1e9 + wanted.at_ns / 1e9 + 0.2)
-        argv = [self._program, "-c", address, "-p", str(port), "-t", f"{wanted.seconds:.0f}", "-P", str(wanted.streams), "-J"]
+        argv = [
+            self._program,
+            "-c",
+            address,
+            "-p",
+            str(port),
+            "-t",
+            f"{wanted.seconds:.0f}",
+            "-P",
+            str(wanted.streams),
+            "-J",
+        ]
         if wanted.rate:
             argv += ["-b", f"{wanted.rate:.0f}"]
         with inside(self.lab.node(wanted.client).netns):
@@ -361,7 +372,9 @@ class Captures:
         self._children: list[subprocess.Popen[bytes]] = []
         self.files: list[Path] = []
         argv = [program("tcpdump", "tcpdump"), "-n", "-U", "-s", "0", "-Z", "root"]
-        ports = sorted({(e.server, p.interface) for c in compiled.pairs for e in (c.requester, c.responder) for p in e.paths})
+        ports = sorted(
+            {(e.server, p.interface) for c in compiled.pairs for e in (c.requester, c.responder) for p in e.paths}
+        )
         for server, port in ports:
             file = folder / f"{server}-{port}.pcap"
             with inside(lab.node(server).netns):

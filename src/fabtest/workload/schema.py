@@ -201,8 +201,7 @@ AnyJob = (
     | ReduceScatter | AllToAll | Pipeline | ParameterServer | StorageRead | Inference | FineTune | BackgroundTcp
 )  # fmt: skip
 PATTERNS: dict[str, type[BaseModel]] = {
-    model.model_fields["pattern"].annotation.__args__[0]: model  # type: ignore[union-attr]
-    for model in AnyJob.__args__
+    model.model_fields["pattern"].annotation.__args__[0]: model for model in AnyJob.__args__
 }
 
 
