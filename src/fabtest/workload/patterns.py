@@ -16,6 +16,10 @@ from fabtest.workload import schema as s
 from fabtest.workload.units import parse_rate
 
 
+#: Messages of a workload at most: they are all planned before it starts.
+MOST_MESSAGES = 2_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """A GPU: its number over the fabric, its server, the NIC that serves it (1-based) and that NIC's rail and leaf."""
@@ -100,6 +104,11 @@ class _Build:
         at_ns: int = 0, verb: Verb | None = None,
     ) -> tuple[int, ...]:  # fmt: skip
         """A transfer cut into messages; their numbers."""
+        if self.next + length // self.job.message_size > MOST_MESSAGES:
+            raise UsageError(
+                f"{self.traffic.pattern} comes to more than {MOST_MESSAGES} messages",
+                hint="a larger `message_size`, fewer iterations or servers",
+            )
         wanted = verb or Verb(self.job.verb)
         numbers = []
         waits = tuple(after)
