@@ -252,7 +252,8 @@ def _show(result: RunResult, verdict: Verdict | None, entropy: Entropy | None) -
     from fabtest.workload.units import format_rate, format_size
 
     heads = [
-        "JOB", "RANKS", "MESSAGES", "FAILED", "DATA", "TIME", "ALGBW", "BUSBW", "GOODPUT", "P50", "P99", "SLOWEST COST",
+        "JOB", "RANKS", "MESSAGES", "FAILED", "DATA", "TIME", "ALGBW", "BUSBW", "GOODPUT", "P50", "P99",
+        "LOST TO SLOWEST",
     ]  # fmt: skip
     rows = [
         [
@@ -263,6 +264,7 @@ def _show(result: RunResult, verdict: Verdict | None, entropy: Entropy | None) -
             f"{j.lost_to_slowest_ms:.1f} ms" if j.lost_to_slowest_ms else "-",
         ]
         for j in result.jobs
+        if j.messages
     ]  # fmt: skip
     print_table(heads, rows)
     for t in result.tcp:

@@ -113,7 +113,9 @@ def load_plot(result: RunResult, uplinks: dict[str, list[str]]) -> str:
     fullest of them, where the flows are known. "" if the fabric has no uplinks or they carried nothing."""
     sent = {(p.switch, p.port): p.bytes for p in result.ports}
     rows = [(leaf, [sent.get((leaf, port), 0) for port in ports]) for leaf, ports in uplinks.items() if len(ports) > 1]
-    rows = [(leaf, loads) for leaf, loads in rows if sum(loads)][:MOST_LEAVES]
+    # A leaf whose uplinks carry routing protocols and nothing else has no load to speak of.
+    most = max((sum(loads) for _, loads in rows), default=0)
+    rows = [(leaf, loads) for leaf, loads in rows if sum(loads) > most / 100][:MOST_LEAVES]
     if not rows:
         return ""
     figure = _figure(height=3.4)

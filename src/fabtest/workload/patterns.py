@@ -15,7 +15,6 @@ from fabtest.roce.transport import Verb
 from fabtest.workload import schema as s
 from fabtest.workload.units import parse_rate
 
-
 #: Messages of a workload at most: they are all planned before it starts.
 MOST_MESSAGES = 2_000_000
 

@@ -1,8 +1,8 @@
 """What came of a run: per queue pair, per job, per port, in the Open Traffic Generator's words.
 
 Bandwidths are bit/s of payload. ``algbw`` and ``busbw`` follow nccl-tests (PERFORMANCE.md): size over time, and that
-times the factor of the collective. The time lost to the slowest flow is, summed over the steps of a job, by how much
-its slowest message took longer than the median one.
+times the factor of the collective. The time lost to the slowest flow is how much longer the chain of a collective's steps
+took than if every message had been as quick as the median of its step.
 """
 
 from __future__ import annotations
@@ -271,25 +271,16 @@ def _job_row(
     mine = [m for m in compiled.messages if compiled.job_of_message[m.number] == index and m.pair >= 0]
     done = [(m, records[m.number]) for m in mine if m.number in records]
     own = [q for q in qps if q.job == index]
+    arrivals = {number: when for r in results for number, when in r.arrivals.items()}
     durations = [end - begin for _, (begin, end) in done]
     fcts[index] = [*fcts.get(index, []), *durations]
     iterations: dict[int, int] = {}
-    groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for m, (begin, end) in done:
-        iterations[m.iteration] = max(iterations.get(m.iteration, 0), end)
-        groups[m.group].append((end - begin, m.pair))
+    spent: dict[int, int] = {}
+    for m, (begin, acknowledged) in done:
+        iterations[m.iteration] = max(iterations.get(m.iteration, 0), acknowledged)
+        spent[m.number] = arrivals.get(m.number, acknowledged) - begin
     ends = [start_ns, *(iterations[i] for i in sorted(iterations))]
     per_iteration = tuple(round((b - a) / 1e9, 6) for a, b in itertools.pairwise(ends))
-    lost, slowest = 0.0, ""
-    counts: dict[int, float] = defaultdict(float)
-    for members in groups.values():
-        middle = median(d for d, _ in members)
-        worst = max(members)
-        lost += worst[0] - middle
-        counts[worst[1]] += worst[0] - middle
-    if counts:
-        pair = compiled.pairs[max(counts, key=lambda p: counts[p])]
-        slowest = f"{pair.src[0]}:{pair.src[1]} -> {pair.dst[0]}:{pair.dst[1]}"
     if job.flows:
         seconds = max((r.done_ns for r in results), default=0) / 1e9
         moved = sum(q.rx_bytes for q in own)
@@ -299,10 +290,38 @@ def _job_row(
     size = job.algorithm_bytes * job.iterations
     algbw = size * 8 / seconds if size and seconds else 0.0
     failed = len(mine) - len(done) if not job.flows else sum(q.message_fail for q in own)
+    lost, slowest = _lost(compiled, index, spent) if job.bus_factor and not failed else (0.0, "")
     return JobRow(
         job.pattern, job.ranks, job.groups, job.iterations,
         len(mine) if not job.flows else sum(q.message_complete_rx + q.message_fail for q in own), failed, moved,
         seconds, per_iteration if job.bus_factor else (), algbw, algbw * job.bus_factor,
         moved * 8 / seconds if seconds else 0.0,
-        times_of(fcts[index]), round(lost / 1e6, 3) if groups else 0.0, slowest,
+        times_of(fcts[index]), round(lost * 1e3, 3), slowest,
     )  # fmt: skip
+
+
+def _lost(compiled: Compiled, index: int, spent: dict[int, int]) -> tuple[float, str]:
+    """(seconds the longest chain of dependent messages took longer than if every message had been as quick as the median
+    of its step, the flow that was most often the slowest of a step). ``spent``: message -> ns from post to arrival."""
+    mine = [m for m in compiled.messages if compiled.job_of_message[m.number] == index]
+    steps: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for m in mine:
+        if m.number in spent:
+            steps[m.group].append((spent[m.number], m.pair))
+    usual = {group: median(d for d, _ in some) for group, some in steps.items()}
+    actual_end: dict[int, float] = {}
+    usual_end: dict[int, float] = {}
+    for m in mine:  # each comes after those it waits for
+        begin = max((actual_end[n] for n in m.after), default=0.0)
+        even = max((usual_end[n] for n in m.after), default=0.0)
+        actual_end[m.number] = max(begin, m.at_ns) + spent.get(m.number, 0)
+        usual_end[m.number] = max(even, m.at_ns) + (usual[m.group] if m.number in spent else 0)
+    worst: dict[int, int] = defaultdict(int)
+    for some in steps.values():
+        worst[max(some)[1]] += 1
+    name = ""
+    if worst:
+        pair = compiled.pairs[max(worst, key=lambda n: worst[n])]
+        name = f"{pair.src[0]}:{pair.src[1]} -> {pair.dst[0]}:{pair.dst[1]}"
+    lost = max(actual_end.values(), default=0.0) - max(usual_end.values(), default=0.0)
+    return max(0.0, lost) / 1e9, name
