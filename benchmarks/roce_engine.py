@@ -81,12 +81,14 @@ def write_pcap(path: Path, payload: int) -> None:
     path.write_bytes(struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"".join(records))
 
 
-def send_engine(payload: int, method: str, pps: float = 0.0, seconds: float = SECONDS) -> tuple[float, int, int]:
+def send_engine(
+    payload: int, method: str, pps: float = 0.0, seconds: float = SECONDS, batch: int = 64
+) -> tuple[float, int, int]:
     """(packets per second, packets, biggest burst)"""
     arena = Arena(flows(), NEAR_MAC, FAR_MAC, payload)
     out = transmitter(NEAR_PATH, "near0", arena, method)
     try:
-        sent = OpenLoop(arena, out, batch=64).run(pps=pps, seconds=seconds)
+        sent = OpenLoop(arena, out, batch=batch).run(pps=pps, seconds=seconds)
     finally:
         out.close()
     return sent.pps, sent.packets, sent.biggest_burst
@@ -103,10 +105,9 @@ def send_tcpreplay(pcap: Path) -> float:
 def send_scapy(payload: int, seconds: float = SECONDS) -> float:
     """A loop that builds each frame anew."""
     from scapy.config import conf
+    from scapy.contrib.roce import BTH
     from scapy.layers.inet import IP, UDP
     from scapy.layers.l2 import Ether
-
-    from fabtest.roce.packets import BTH
 
     body = payload_bytes(payload)
     with inside(NEAR_PATH):
@@ -131,7 +132,7 @@ def far_packets() -> int:
 
 
 def _sender(payload: int, pps: float, seconds: float, result: Any) -> None:
-    result.put(send_engine(payload, "auto", pps, seconds))
+    result.put(send_engine(payload, "auto", pps, seconds, 256))
 
 
 def receive_engine(payload: int, pps: float, seconds: float = 1.0) -> dict[str, float]:
@@ -168,10 +169,9 @@ def receive_engine(payload: int, pps: float, seconds: float = 1.0) -> dict[str, 
 def receive_scapy(payload: int, seconds: float = 1.0) -> float:
     """Packets per second scapy's sniff handles of a flood, the same fields read as the engine's columns."""
     from scapy.config import conf
+    from scapy.contrib.roce import BTH
     from scapy.layers.inet import IP, UDP
     from scapy.sendrecv import sniff
-
-    from fabtest.roce.packets import BTH
 
     count = 0
 
@@ -198,12 +198,12 @@ def receive_scapy(payload: int, seconds: float = 1.0) -> float:
 
 def build(payload: int) -> float:
     """Microseconds per frame updated in place: PSN and ICRC."""
-    arena = Arena(flows(1024), NEAR_MAC, FAR_MAC, payload)
+    arena = Arena(flows(), NEAR_MAC, FAR_MAC, payload)
     times = []
     for _ in range(200):
         start = time.perf_counter_ns()
-        arena.fill(0, 0, 1024)
-        times.append((time.perf_counter_ns() - start) / 1000 / 1024)
+        arena.fill(0, 0, min(1024, arena.count))
+        times.append((time.perf_counter_ns() - start) / 1000 / min(1024, arena.count))
     assert icrc_is_right(arena.frame(17))
     return median(times)
 

@@ -18,7 +18,7 @@ from fabtest.roce.frames import Flow, header, icrc_of
 from fabtest.roce.linear import U8, U32, psn_change, word_tables
 from fabtest.roce.opcodes import EXTENSION_BYTES, Op, Transport
 
-#: Rows at least: more than the frames that wait in any socket at one time.
+#: Rows: more than the frames that wait in any socket at one time.
 ROWS = 1024
 PSN_MASK = np.uint32(0xFFFFFF)
 #: What payloads are filled with: bytes that differ from their neighbours.
@@ -45,6 +45,9 @@ class Arena:
         self.frame_length = len(heads[0]) + len(data) + 4
         #: One page per row, or two: AF_XDP takes frames in pieces of at most a page.
         self.stride = 2048 if self.frame_length <= 2048 else 4096 * -(-self.frame_length // 4096)
+        #: Where a frame starts in its row: at its end if it takes several pages, so that all pieces but the first are
+        #: whole pages. The kernel then allocates little for the first and copies the rest page by page.
+        self.lead = self.stride - self.frame_length if self.stride > 2048 else 0
         count = max(rows, 1)
         kept = len(flows) <= count
         if kept:
@@ -52,7 +55,7 @@ class Arena:
             count = -(-count // len(flows)) * len(flows)
         self.count = count
         self.memory = mmap.mmap(-1, count * self.stride)
-        self.rows: U8 = np.frombuffer(self.memory, np.uint8).reshape(count, self.stride)
+        self.rows: U8 = np.frombuffer(self.memory, np.uint8).reshape(count, self.stride)[:, self.lead :]
         self._heads: U8 = np.frombuffer(b"".join(heads), np.uint8).reshape(len(flows), self.header_length)
         bases = [icrc_of(head[14:] + data) for head in heads]
         self._bases: U32 = np.array(bases, np.uint32)
@@ -74,7 +77,7 @@ class Arena:
             self._row_psn = (rounds + np.uint32(first_psn)) & PSN_MASK
 
     def _column(self, offset: int, kind: str) -> NDArray[np.uint32]:
-        return np.ndarray((self.count,), np.dtype(kind), self.memory, offset, (self.stride,))
+        return np.ndarray((self.count,), np.dtype(kind), self.memory, self.lead + offset, (self.stride,))
 
     def psn_of(self, flow: int) -> int:
         """The next PSN of a flow."""

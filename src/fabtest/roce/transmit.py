@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import time
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ AF_XDP, SOL_XDP = 44, 283
 XDP_MMAP_OFFSETS, XDP_TX_RING, XDP_UMEM_REG, XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING = 1, 3, 4, 5, 6
 XDP_MAX_TX_SKB_BUDGET = 9
 XDP_COPY, XDP_USE_SG, XDP_PKT_CONTD = 1 << 1, 1 << 4, 1 << 0
+#: How long a queue that another socket has may stay busy.
+BUSY_S = 2.0
 TX_OFFSET, COMPLETION_OFFSET = 0x80000000, 0x180000000
 #: Errors of a link that is down or gone, or a queue that is full: the frame is lost, as with hardware.
 LOST = frozenset({errno.ENETDOWN, errno.ENOBUFS, errno.ENODEV, errno.ENXIO})
@@ -134,7 +137,8 @@ class XdpTransmitter:
         arena, pieces = self._arena, self._pieces
         chunk = 2048 if arena.stride == 2048 else 4096
         self._entries = entries = 1 << (arena.count * pieces - 1).bit_length()
-        umem = struct.pack("=QQIIII", arena.rows.ctypes.data, arena.count * arena.stride, chunk, 0, 0, 0)
+        base = arena.rows.ctypes.data - arena.lead
+        umem = struct.pack("=QQIIII", base, arena.count * arena.stride, chunk, 0, 0, 0)
         self._socket.setsockopt(SOL_XDP, XDP_UMEM_REG, umem)
         for option, size in ((XDP_UMEM_FILL_RING, 64), (XDP_UMEM_COMPLETION_RING, entries), (XDP_TX_RING, entries)):
             self._socket.setsockopt(SOL_XDP, option, size)
@@ -150,25 +154,24 @@ class XdpTransmitter:
         at = self._map(completion[2] + 8 * entries, COMPLETION_OFFSET)
         self._completed = _words(at + completion[0], 1)
         self._completed_read = _words(at + completion[1], 1)
-        # Descriptor n belongs to piece n modulo the arena's pieces only while the ring is a multiple of those, so the
-        # ones that are used are written as they are used.
         self._descriptors = descriptors
         self._template = np.zeros((arena.count * pieces, 2), np.uint64)
-        self._template[:, 0] = np.arange(arena.count * pieces, dtype=np.uint64) * np.uint64(chunk)
-        if pieces > 1:
-            # Rows of more than a page: every piece but the last says that more follows.
-            self._template[:, 0] = (
-                np.repeat(np.arange(arena.count, dtype=np.uint64) * np.uint64(arena.stride), pieces)
-                + np.tile(np.arange(pieces, dtype=np.uint64) * np.uint64(chunk), arena.count)
-            )  # fmt: skip
+        starts = np.arange(arena.count, dtype=np.uint64) * np.uint64(arena.stride)
         for piece in range(pieces):
-            last = piece == pieces - 1
-            length = arena.frame_length - piece * chunk if last else chunk
-            self._template[piece::pieces, 1] = length | (0 if last else XDP_PKT_CONTD << 32)
+            # The first piece is what is left when the others are whole pages; every piece but the last says that more
+            # follows.
+            at = piece * chunk if piece else arena.lead
+            length = chunk if piece else arena.frame_length - (pieces - 1) * chunk
+            self._template[piece::pieces, 0] = starts + np.uint64(at)
+            self._template[piece::pieces, 1] = length | (XDP_PKT_CONTD << 32 if piece < pieces - 1 else 0)
         address = struct.pack("=HHIII", AF_XDP, XDP_COPY | (XDP_USE_SG if pieces > 1 else 0), index, 0, 0)
-        if _libc.bind(self._socket.fileno(), address, len(address)):
+        # The kernel lets go of the socket before us in its own time.
+        deadline = time.monotonic() + BUSY_S
+        while _libc.bind(self._socket.fileno(), address, len(address)):
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            if code != errno.EBUSY or time.monotonic() > deadline:
+                raise OSError(code, os.strerror(code))
+            time.sleep(0.01)
 
     def _map(self, length: int, offset: int) -> int:
         at = _libc.mmap(None, length, 3, 0x8001, self._socket.fileno(), offset)

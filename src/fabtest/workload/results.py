@@ -1,8 +1,8 @@
 """What came of a run: per queue pair, per job, per port, in the Open Traffic Generator's words.
 
 Bandwidths are bit/s of payload. ``algbw`` and ``busbw`` follow nccl-tests (PERFORMANCE.md): size over time, and that
-times the factor of the collective. The time lost to the slowest flow is how much longer the chain of a collective's steps
-took than if every message had been as quick as the median of its step.
+times the factor of the collective. The time lost to the slowest flow is how much longer the chain of a collective's
+steps took than if every message had been as quick as the median of its step.
 """
 
 from __future__ import annotations
@@ -301,8 +301,9 @@ def _job_row(
 
 
 def _lost(compiled: Compiled, index: int, spent: dict[int, int]) -> tuple[float, str]:
-    """(seconds the longest chain of dependent messages took longer than if every message had been as quick as the median
-    of its step, the flow that was most often the slowest of a step). ``spent``: message -> ns from post to arrival."""
+    """(seconds the longest chain of dependent messages took longer than if every message had been as quick as the
+    median of its step, the flow that was most often the slowest of a step). ``spent``: message -> ns from post to
+    arrival."""
     mine = [m for m in compiled.messages if compiled.job_of_message[m.number] == index]
     steps: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for m in mine:
