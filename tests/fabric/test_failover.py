@@ -23,3 +23,7 @@ def test_server_link(lab: Any, verdict: Any) -> None:
 
 def test_plane(lab: Any, verdict: Any) -> None:
     verdict(failover.plane, lab)
+
+
+def test_transport(lab: Any, verdict: Any) -> None:
+    verdict(failover.transport, lab)

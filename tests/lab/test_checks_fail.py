@@ -362,7 +362,7 @@ def test_changed_qos(small: Lab, check: str, key: str, field: str, value: str | 
 # ---------------------------------------------------------------------------------------------------- failover
 
 
-@pytest.mark.parametrize("check", [failover.link_carrier, failover.link_silent, failover.spine])
+@pytest.mark.parametrize("check", [failover.link_carrier, failover.link_silent, failover.spine, failover.transport])
 def test_a_static_route_left_over(small: Lab, check: Callable[[Lab], Verdict]) -> None:
     """A static route over the spine that fails, on a leaf that does not mind its carrier, sends into the failure."""
     spine = failover._target(small).link.b.node
@@ -377,8 +377,11 @@ def test_a_static_route_left_over(small: Lab, check: Callable[[Lab], Verdict]) -
     try:
         verdict = check(small)
         assert verdict.outcome is Outcome.FAIL, verdict.sentence
-        assert "stopped a flow for" in verdict.sentence
-        assert "had not come back" in verdict.sentence
+        if check is failover.transport:
+            assert "retries exceeded" in verdict.sentence
+        else:
+            assert "stopped a flow for" in verdict.sentence
+            assert "had not come back" in verdict.sentence
         assert all(spine in where for where in verdict.where)
     finally:
         with inside(small.node("leaf2").netns):

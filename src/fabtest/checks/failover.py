@@ -6,6 +6,7 @@ lost silently, the time BGP (hold time) or BFD (interval x multiplier) needs to 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +22,18 @@ from fabtest.roce.stream import Path, Stream, StreamResult, together
 from fabtest.roce.trace import Probe, flow_key, trace, uplink_taken
 from fabtest.runtime.base import Fault, Lab
 from fabtest.topology.routing import designed_routes
+from fabtest.workload.compile import compile_streams
+from fabtest.workload.run import real_macs, run_workload
+from fabtest.workload.schema import PointToPoint, TransportOptions, WorkloadSpec
 
 FLOWS = 32
 INTERVAL_S = 0.01
 WARM_UP_S = 0.5
 #: How long the stream goes on after the bound of an outage has passed, and after a repair.
 MARGIN_S = 1.0
+#: Messages of the transport's check in bytes, one per queue pair and interval, and its retransmission timer.
+RC_MESSAGE = 4096
+RC_TIMEOUT_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,59 @@ def plane(lab: Lab) -> Verdict:
         fail,
         repair,
     )
+
+
+def transport(lab: Lab) -> Verdict:
+    """Reliable queue pairs live through a cut cable: what is lost is sent again, and no message fails."""
+    check = "failover.transport"
+    if trouble := _trouble(lab):
+        return _undecided(check, trouble)
+    target = _target(lab)
+    a, b = str(target.link.a), str(target.link.b)
+    bound = lab.fabric.failover.carrier_ms
+    src, dst = target.path.src, target.path.dst
+    near, far = (_nic_number(lab, n) for n in (src, dst))
+    options = TransportOptions.model_validate({"mtu": 1024, "timeout": f"{RC_TIMEOUT_MS}ms"})
+    spec = WorkloadSpec(name=check, transport=options, jobs=[PointToPoint(pattern="point-to-point")])
+    seconds = WARM_UP_S + bound / 1000 + MARGIN_S
+    compiled = compile_streams(
+        spec, lab.fabric, [(src.server, near, dst.server, far), (dst.server, far, src.server, near)], qps=FLOWS // 2,
+        length=RC_MESSAGE, duration_ns=round(seconds * 1e9), rate=RC_MESSAGE * 8 / INTERVAL_S,
+        gateway_mac=real_macs(lab, lab.fabric.families[0]),
+    )  # fmt: skip
+    broken = threading.Timer(WARM_UP_S, lambda: lab.fail_link(a, b, Fault.CARRIER))
+    try:
+        result = run_workload(lab, compiled, started=broken.start)
+    finally:
+        broken.cancel()
+        broken.join()
+        lab.repair_link(a, b)
+        restored = _restored(lab)
+    findings = []
+    where = str(target.link)
+    if result.failed_messages or result.failures:
+        first = f": {result.failures[0]}" if result.failures else ""
+        findings.append(Finding(where, f"{result.failed_messages} messages failed after cutting it{first}"))
+    # A packet that is lost for good is missed at the latest when the retransmission timer runs out.
+    allowed = bound + RC_TIMEOUT_MS
+    if result.outage_ms > allowed:
+        findings.append(Finding(where, f"a queue pair stood still for {result.outage_ms:.0f} ms, {allowed} ms allowed"))
+    if restored is None:
+        findings.append(Finding(where, f"not back at full width {repair_s(lab.fabric):g} s after the repair"))
+    messages = sum(q.message_complete_rx for q in result.qps)
+    good = (
+        f"cutting {target.link} under {len(result.qps)} queue pairs: {result.retransmits} packets sent again, all "
+        f"{messages} messages arrived, no queue pair "
+        f"stood still for more than {result.outage_ms:.0f} ms ({allowed} allowed)"
+    )
+    return judge(
+        check, good, findings, retransmits=result.retransmits, messages=messages, failed=result.failed_messages,
+        outage_ms=round(result.outage_ms), bound_ms=allowed, qps=len(result.qps),
+    )  # fmt: skip
+
+
+def _nic_number(lab: Lab, nic: NicAddress) -> int:
+    return next(n.number for n in lab.fabric.server[nic.server].nics if nic.port in n.ports)
 
 
 # ------------------------------------------------------------------------------------------------------ choosing

@@ -6,14 +6,14 @@ Pure and deterministic: QPNs, first PSNs and everything drawn come from the work
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fabtest.errors import UsageError
 from fabtest.model import Fabric, Nic, NicPort, Shape
 from fabtest.roce.entropy import PortPolicy, source_port
 from fabtest.roce.plan import PathSpec, Planned, QpSpec, StreamSpec, TransportSpec
-from fabtest.roce.transport import packets_of
+from fabtest.roce.transport import Verb, packets_of
 from fabtest.workload.patterns import Rank, Traffic, traffic_of
 from fabtest.workload.schema import BackgroundTcp, Job, WorkloadSpec
 from fabtest.workload.units import parse_rate
@@ -131,6 +131,20 @@ def compile_workload(
             raise UsageError(
                 f"{len(compiled.pairs)} queue pairs are too many", hint=f"at most {MOST_QPS}: fewer `qps` or servers"
             )
+    return compiled
+
+
+def compile_streams(
+    spec: WorkloadSpec, fabric: Fabric, ends: Sequence[tuple[str, int, str, int]], *, qps: int, length: int,
+    duration_ns: int, rate: float, gateway_mac: GatewayMac | None = None,
+) -> Compiled:  # fmt: skip
+    """Streams between NICs given one by one, (server, NIC, server, NIC), with the transport of ``spec``."""
+    family = fabric.families[0]
+    compiled = Compiled(spec, family, transport_of(spec, fabric, family), [Traffic("streams")])
+    book = _Book(compiled, fabric, gateway_mac or model_mac(fabric), family, nvlink=False)
+    for key in ends:
+        for pair in book.fresh(key, qps, 0):
+            compiled.streams.append(StreamSpec(pair, length, Verb.WRITE, 0, duration_ns, 2, rate))
     return compiled
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fabtest.errors import FabtestError, TrafficError
-from fabtest.model import Tier
+from fabtest.model import NicPort, Tier
 from fabtest.roce.engine import Snapshot, WorkerResult
 from fabtest.roce.plan import WorkerPlan
 from fabtest.roce.send import nic_addresses, resolve
@@ -23,7 +23,7 @@ from fabtest.runtime.base import Lab
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import NetlinkSocket
 from fabtest.runtime.processes import MARK, program
-from fabtest.workload.compile import Compiled, compile_workload
+from fabtest.workload.compile import Compiled, GatewayMac, compile_workload
 from fabtest.workload.results import PortLoad, RunResult, TcpResult, summarise
 from fabtest.workload.schema import WorkloadSpec
 
@@ -51,24 +51,27 @@ class Progressed:
     rails: dict[int, float]
 
 
-def compile_for(spec: WorkloadSpec, lab: Lab, family: int = 0) -> Compiled:
-    """Compile with the MAC addresses the lab's leaves really have. Raises TrafficError where one does not answer."""
+def real_macs(lab: Lab, family: int) -> GatewayMac:
+    """The MAC addresses the lab's leaves really have, asked for as they are needed."""
     known: dict[tuple[str, str], str] = {}
+
+    def mac(server: str, port: NicPort) -> str:
+        if (server, port.name) not in known:
+            gateway = next(n.gateway for n in nic_addresses(lab, server, family) if n.port.name == port.name)
+            try:
+                known[server, port.name] = resolve(lab.node(server), port.name, gateway)
+            except TrafficError:
+                # A link that is down now may be up later; leaves answer with the address they were given.
+                known[server, port.name] = lab.fabric.switch[port.leaf.node].mac
+        return known[server, port.name]
+
+    return mac
+
+
+def compile_for(spec: WorkloadSpec, lab: Lab, family: int = 0) -> Compiled:
+    """Compile with the MAC addresses of a live lab. Raises UsageError where the workload does not fit the fabric."""
     family = family or lab.fabric.families[0]
-
-    def mac(server: str, port: object) -> str:
-        name = port.name  # type: ignore[attr-defined]
-        if (server, name) not in known:
-            for nic in nic_addresses(lab, server, family):
-                if nic.port.name == name:
-                    try:
-                        known[server, name] = resolve(lab.node(server), name, nic.gateway)
-                    except TrafficError:
-                        # A link that is down now may be up later; leaves answer with the address they were given.
-                        known[server, name] = lab.fabric.switch[nic.port.leaf.node].mac
-        return known[server, name]
-
-    return compile_workload(spec, lab.fabric, gateway_mac=mac, family=family)
+    return compile_workload(spec, lab.fabric, gateway_mac=real_macs(lab, family), family=family)
 
 
 @dataclass
