@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,8 @@ class Guest:
 
     def frames(self, seconds: float) -> Iterator[bytes]:
         """Frames that come within a moment; the console is read meanwhile."""
-        ready, _, _ = select.select([self.wire, self._console], [], [], seconds)
+        ends: list[Any] = [self.wire, self._console]
+        ready, _, _ = select.select(ends, [], [], seconds)
         if self._console in ready:
             self.text += (self._console.read() or b"").decode(errors="replace")
         if self.wire in ready:
