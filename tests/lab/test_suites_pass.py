@@ -22,7 +22,7 @@ ALL = {
     "underlay.reachability", "ecmp.width", "ecmp.spread", "ecmp.polarisation", "ecmp.one-path", "ecmp.local",
     "qos-config.maps", "qos-config.pfc", "qos-config.ecn", "qos-config.schedulers", "qos-config.buffers",
     "qos-config.watchdog", "failover.link-carrier", "failover.link-silent", "failover.spine", "failover.server-link",
-    "failover.plane",
+    "failover.plane", "failover.transport",
 }  # fmt: skip
 
 

@@ -56,6 +56,8 @@ def test_an_allreduce_completes_and_counts_add_up(rails: Lab) -> None:
     assert result.ok
     assert result.failed_messages == 0
     assert result.foreign == result.ring_drops == result.never_started == 0
+    assert result.icrc_checked > 100
+    assert result.icrc_wrong == 0
     per_rail, flat = result.jobs
     assert per_rail.bytes == 2 * 8 * 8 * 14 * 500_000
     assert flat.bytes == 3 * 8 * 126 * 500_000, "eight of 64 hops leave their server"

@@ -30,6 +30,8 @@ from fabtest.runtime.namespaces import inside
 QUANTUM = 32
 #: Frames of one turn, about: then what arrived is looked at again.
 TURN = 1024
+#: One in so many frames has its ICRC checked, if its slot holds it whole: acknowledgements and small packets.
+ICRC_SAMPLE = 32
 #: Timers are looked at this often.
 TICK_NS = 2_000_000
 #: A queue pair with another path moves to it after so many timeouts without progress (automatic path migration).
@@ -573,6 +575,9 @@ class Engine:
                 batch = node.receiver.take(1024)
                 if batch is not None:
                     self._receive(node, batch, now)
+                    wrong, checked = node.receiver.ring.wrong_icrc(ICRC_SAMPLE)
+                    node.icrc_wrong += wrong
+                    node.icrc_checked += checked
                     node.receiver.ring.release()
                     got = True
             now = clock()
@@ -656,6 +661,7 @@ class Engine:
             sum(n.foreign for n in self.nodes.values()), sum(n.receiver.ring.dropped() for n in self.nodes.values()),
             self.composer.lost, self.composer.sent, len(self._waiting),
             self.done_ns - self.start_ns if self.done_ns else 0, self.starved_ns,
+            sum(n.icrc_checked for n in self.nodes.values()), sum(n.icrc_wrong for n in self.nodes.values()),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -695,6 +701,8 @@ class WorkerResult:
     never_started: int
     done_ns: int
     starved_ns: int
+    icrc_checked: int
+    icrc_wrong: int
 
 
 def _mac(text: str) -> bytes:

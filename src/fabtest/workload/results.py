@@ -143,6 +143,8 @@ class RunResult:
     starved_ms: float
     began: float = 0.0
     fct_ns: dict[int, list[int]] = field(default_factory=dict)
+    icrc_checked: int = 0
+    icrc_wrong: int = 0
     ecmp: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -168,7 +170,9 @@ class RunResult:
     @property
     def ok(self) -> bool:
         """Whether everything arrived."""
-        return not (self.failed_messages or self.failures or self.lost or any(t.error for t in self.tcp))
+        return not (
+            self.failed_messages or self.failures or self.lost or any(t.error for t in self.tcp) or self.icrc_wrong
+        )
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -181,6 +185,7 @@ class RunResult:
             "timeline": {"bin_seconds": self.bin_seconds, "rows": [list(row) for row in self.timeline]},
             "foreign_packets": self.foreign, "receive_overruns": self.ring_drops,
             "messages_never_started": self.never_started, "nvlink_bytes": self.nvlink_bytes,
+            "icrc_checked": self.icrc_checked, "icrc_wrong": self.icrc_wrong,
             "engine_longest_turn_ms": round(self.starved_ms, 3),
         }  # fmt: skip
 
@@ -239,6 +244,7 @@ def summarise(
         bin_ns / 1e9, sum(r.foreign for r in results), sum(r.ring_drops for r in results),
         sum(r.never_started for r in results), sum(r.local_bytes for r in results),
         max((r.starved_ns for r in results), default=0) / 1e6, began, dict(fcts),
+        sum(r.icrc_checked for r in results), sum(r.icrc_wrong for r in results),
     )  # fmt: skip
 
 
