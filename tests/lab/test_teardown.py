@@ -156,9 +156,11 @@ def test_up_again_after_a_kill() -> None:
 
 
 def test_interrupted_lab_up_cleans_up() -> None:
+    # A test run in the background of a script inherits an ignored SIGINT; a user's terminal does not.
     up = subprocess.Popen(
-        [*FABTEST, "lab-up", "clos-32x8", "--name", "t-int"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [*FABTEST, "lab-up", "clos-32x8", "--name", "t-int"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     eventually(lambda: (ROOT / "t-int" / "lab.json").exists(), 10, 0.005)
     up.send_signal(signal.SIGINT)
     _, stderr = up.communicate(timeout=60)
