@@ -142,6 +142,49 @@ def test_rates_are_kept(rails: Lab) -> None:
         assert qp.data_frames_rx == qp.data_frames_tx
 
 
+def test_streams_of_so_many_bytes_are_waited_for(rails: Lab) -> None:
+    """Also when they begin later, and beside a job that is over at once."""
+    text = """
+jobs:
+- {pattern: incast, servers: [gpu1, gpu2], rails: [1], size: 1MB, message_size: 256KB, start: 1s}
+- {pattern: incast, servers: [gpu3, gpu4, gpu5], rails: [2], size: 1MB, message_size: 250KB, stagger: 300ms}
+- {pattern: incast, servers: [gpu6, gpu7], rails: [3], size: 400KB, message_size: 4KB, service: uc, rate: 10Mbps}
+- {pattern: all-to-all, servers: [gpu1, gpu2], rails: [1, 2], size: 64KB}
+"""
+    result = go(rails, text)
+    assert result.ok
+    assert [q.rx_bytes for q in result.qps if q.job == 0] == [1024 * 1000]
+    assert [q.rx_bytes for q in result.qps if q.job == 1] == [1_000_000] * 2
+    assert [q.rx_bytes for q in result.qps if q.job == 2] == [400_000]
+    assert result.seconds > 1
+    assert result.jobs[0].seconds < 0.5, "a job's time counts from its own start"
+    assert result.jobs[3].seconds < 0.5
+
+
+def test_what_a_dead_path_loses_is_counted(rails: Lab) -> None:
+    rails.fail_link("gpu2:eth4", "leaf4", Fault.SILENT)
+    try:
+        text = "pattern: point-to-point\npairs: [[gpu1, gpu2]]\nrails: [4]\nduration: 1s\nservice: uc\nrate: 8Mbps\nmessage_size: 1000\n"
+        result = go(rails, text)
+    finally:
+        rails.repair_link("gpu2:eth4", "leaf4")
+    assert not result.ok
+    assert result.lost == result.qps[0].data_frames_tx == pytest.approx(1000, abs=3)
+    assert result.outage_ms == pytest.approx(1000, abs=100)
+
+
+def test_a_limit_is_not_a_success(rails: Lab) -> None:
+    result = go(rails, "pattern: point-to-point\nduration: 60s\nlimit: 1s\n")
+    assert result.cut
+    assert not result.ok
+
+
+def test_tcp_of_half_a_second_ends(rails: Lab) -> None:
+    result = go(rails, "pattern: background-tcp\nduration: 300ms\n")
+    assert [t.error for t in result.tcp] == [""]
+    assert result.tcp[0].bits_per_second > 1e6
+
+
 def test_noise_is_counted_and_never_answered(rails: Lab) -> None:
     """Frames to the right port that make no sense, among a stream that does: the stream loses nothing."""
     rng = np.random.default_rng(7)

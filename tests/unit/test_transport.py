@@ -250,6 +250,41 @@ def test_every_message_arrives_once_whatever_is_lost(
     )
 
 
+def test_after_a_gap_is_filled_the_next_is_naked_too() -> None:
+    r = Responder(0, mtu=256)
+    r.receive(Arrived(Op.SEND_FIRST, 0, False, 256))
+    assert r.receive(Arrived(Op.SEND_MIDDLE, 2, False, 256))[0].syndrome == NAK_SEQUENCE
+    assert r.takes_middle(1, 256)
+    r.run(1, 256)
+    assert r.receive(Arrived(Op.SEND_MIDDLE, 3, False, 256))[0].syndrome == NAK_SEQUENCE
+    r.failed = "x"
+    assert not r.takes_middle(2, 256)
+    assert not Responder(0, mtu=256).takes_middle(0, 256), "no message has begun"
+
+
+def test_a_lost_read_response_is_asked_for_once() -> None:
+    q = Requester(first_psn=0, mtu=256)
+    q.post(Message(0, Verb.READ, 256 * 20))
+    q.take(9, 0)
+    assert q.respond(Op.RDMA_READ_RESPONSE_FIRST, 0, 1)
+    asked = 0
+    for psn in range(2, 20):
+        q.respond(Op.RDMA_READ_RESPONSE_MIDDLE, psn, 2)
+        asked += len(q.take(9, 2))
+    assert asked == 1
+    assert q.unacknowledged == 1
+
+
+def test_a_failed_queue_pair_takes_no_acknowledgement() -> None:
+    q = Requester(first_psn=0, timeout_ns=S, retry_limit=0)
+    q.post(Message(0, Verb.SEND, 10))
+    q.take(9, 0)
+    assert q.expired(S)
+    q.acknowledge(0, ACK, S)
+    assert not q.completed
+    assert (q.counters.messages_failed, q.counters.messages_success) == (1, 0)
+
+
 def test_a_gigabyte_in_packets() -> None:
     q = Requester(first_psn=0, mtu=4096, window=1 << 20)
     q.post(Message(0, Verb.WRITE, 1 << 30))

@@ -279,6 +279,8 @@ def _show(result: RunResult, verdict: Verdict | None, entropy: Entropy | None) -
     if result.retransmits or result.lost or result.outage_ms > 50:
         parts.append(f"longest outage of a queue pair {result.outage_ms:.0f} ms")
     out.print(f"{result.workload} on {result.lab}: {', '.join(parts)} in {result.seconds:.2f} s")
+    if result.cut:
+        out.print("  the workload's time limit ended the run before it was done (`limit:`)")
     for failure in result.failures[:10]:
         out.print(f"  {failure}")
     if verdict is not None:

@@ -108,14 +108,23 @@ class RateController:
         profile = self.profile
         while self._alpha_due <= now or self._increase_due <= now:
             if self._alpha_due <= self._increase_due:
-                self.alpha *= 1 - profile.g
                 if self._cnp_in_period:
-                    self.alpha += profile.g
+                    self.alpha = (1 - profile.g) * self.alpha + profile.g
                     self._cnp_in_period = False
-                self._alpha_due += profile.alpha_period_ns
+                    periods = 1
+                else:
+                    # All periods without a CNP up to the next increase at once: they may be a microsecond each.
+                    periods = (min(now, self._increase_due) - self._alpha_due) // profile.alpha_period_ns + 1
+                    self.alpha *= (1 - profile.g) ** periods
+                self._alpha_due += periods * profile.alpha_period_ns
             else:
-                self._timer_stage += 1
-                self._increase()
+                if profile.byte_counter:
+                    self._timer_stage += 1
+                    self._increase()
+                else:
+                    # With a timer only, HPCC's code judges the stage before it counts the event.
+                    self._increase()
+                    self._timer_stage += 1
                 self._increase_due += profile.increase_timer_ns
             if self.rate >= self.line_rate and self.alpha < 1e-3:
                 self._active = False
@@ -126,7 +135,7 @@ class RateController:
         most, least = max(self._timer_stage, self._byte_stage), min(self._timer_stage, self._byte_stage)
         if not profile.byte_counter:
             least = most
-        if most > profile.fast_recovery or (not profile.byte_counter and most == profile.fast_recovery):
+        if most >= profile.fast_recovery:
             hyper = least > profile.fast_recovery
             self.target = min(self.line_rate, self.target + (profile.hyper if hyper else profile.additive))
         self.rate = min(self.line_rate, (self.rate + self.target) / 2)

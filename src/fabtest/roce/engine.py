@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from fabtest.errors import FabtestError
 from fabtest.roce.compose import Composer, Port
 from fabtest.roce.dcqcn import PROFILES, RateController
 from fabtest.roce.frames import Flow, header
@@ -30,6 +31,8 @@ from fabtest.runtime.namespaces import inside
 QUANTUM = 32
 #: Frames of one turn, about: then what arrived is looked at again.
 TURN = 1024
+#: After the order to stop, for so long what is on its way is taken in.
+SETTLE_NS = 100_000_000
 #: One in so many frames has its ICRC checked, if its slot holds it whole: acknowledgements and small packets.
 ICRC_SAMPLE = 32
 #: Timers are looked at this often.
@@ -60,9 +63,9 @@ class QueuePair:
     """One end of a queue pair, with what the engine keeps about it."""
 
     __slots__ = (
-        "acked_ns", "cnp_due_ns", "counters", "fcts", "flight", "in_ready", "longest_gap_ns", "next_ns", "node",
-        "path", "path_of", "rate", "remote", "replies", "requester", "responder", "rtt_ns", "rtt_sequence", "rtts",
-        "spec", "stream", "templates", "uc_next",
+        "acked_ns", "cnp_due_ns", "counters", "done_ns", "fcts", "flight", "in_ready", "longest_gap_ns", "next_ns",
+        "node", "path", "path_of", "rate", "remote", "replies", "requester", "responder", "rtt_ns", "rtt_sequence",
+        "rtts", "spec", "stream", "templates", "uc_next",
     )  # fmt: skip
 
     def __init__(self, spec: QpSpec, node: Node, transport: TransportSpec) -> None:
@@ -92,6 +95,7 @@ class QueuePair:
         self.uc_next = spec.psn
         self.flight: Flight | None = None
         self.fcts = array("q")
+        self.done_ns = 0
 
 
 @dataclass(slots=True)
@@ -112,8 +116,8 @@ class Node:
         names = list(plan.interfaces[name])
         with inside(netns):
             self.index = {n: socket.if_nametoindex(n) for n in names}
-        self.receiver = Receiver(netns, names, slots=slots)
         self.port = composer.add_port(Port(netns, visible=plan.visible))
+        self.receiver = Receiver(netns, names, slots=slots)
         self.qps: dict[int, QueuePair] = {}
         self.foreign = 0
         self.received = 0
@@ -180,9 +184,13 @@ class Engine:
         self.records: dict[int, tuple[int, int]] = {}
         self.arrivals: dict[int, int] = {}
         self._open_messages = 0
+        #: Queue pairs whose stream of so many bytes is not through.
+        self._sized: set[QueuePair] = set()
         self._next_tick = 0
         self.start_ns = 0
         self.done_ns = 0
+        #: Whether the plan's limit ended the run.
+        self.cut = False
         self.failures: list[str] = []
         self.starved_ns = 0
         self._poll = select.poll()
@@ -202,7 +210,7 @@ class Engine:
         t = self.plan.transport
         way = qp.spec.paths[path]
         flow = Flow(way.src, way.dst, qp.spec.src_port, qp.spec.peer_qpn, t.dscp if dscp < 0 else dscp)
-        size = EXTENSION_BYTES[opcode]
+        size = 16 if opcode == CNP else EXTENSION_BYTES[opcode]  # a CNP has 16 reserved bytes
         if size >= 16 and extra:
             va, dma = extra
             body = struct.pack("!QII", va, 1, dma) + bytes(size - 16)
@@ -265,7 +273,7 @@ class Engine:
                     qp.counters.cnp_tx += 1
                     path = qp.path_of.get(indexes[i], 0)
                     t = self.plan.transport
-                    self._put(self._template(qp, path, CNP, 16, dscp=t.cnp_dscp, ecn=0), 0)
+                    self._put(self._template(qp, path, CNP, 0, dscp=t.cnp_dscp, ecn=0), 0)
             if op in _READ_RESPONSES or op == Op.ATOMIC_ACKNOWLEDGE:
                 if qp.requester.respond(op, psns[i], now):
                     qp.counters.bytes_rx += length
@@ -276,7 +284,7 @@ class Engine:
                 self._unreliable(qp, op, psns[i], length, now)
                 continue
             responder = qp.responder
-            if op in _MIDDLES and psns[i] == responder.expected and not asks[i] and length == responder.mtu:
+            if op in _MIDDLES and not asks[i] and responder.takes_middle(psns[i], length):
                 responder.run(1, length)
                 continue
             packet = Arrived(op, psns[i], asks[i], length)
@@ -292,7 +300,8 @@ class Engine:
             if replies:
                 path = qp.path_of.get(indexes[i], 0)
                 for reply in replies:
-                    if reply.opcode == Op.ACKNOWLEDGE:
+                    # An acknowledgement must not overtake the responses of a READ before it.
+                    if reply.opcode == Op.ACKNOWLEDGE and not qp.replies:
                         template = self._template(qp, path, Op.ACKNOWLEDGE, 0)
                         self._put(template, reply.psn, reply.syndrome << 24 | reply.msn)
                     else:
@@ -301,7 +310,8 @@ class Engine:
                     self._wake(qp)
             if responder.delivered:
                 for number in responder.delivered:
-                    self._event(number, now, arrival=True)
+                    if number >= 0:
+                        self._event(number, now, arrival=True)
                 responder.delivered.clear()
         rails: dict[int, int] = {}
         for index, length in zip(indexes, lengths, strict=True):
@@ -314,7 +324,7 @@ class Engine:
     def _unreliable(self, qp: QueuePair, op: int, psn: int, length: int, now: int) -> None:
         flight = qp.flight
         if flight is None:
-            flight = qp.flight = Flight(qp.spec.peer_psn, last_ns=now)
+            flight = qp.flight = Flight(qp.spec.peer_psn)
         ahead = (psn - flight.expected) & 0xFFFFFF
         qp.counters.data_rx += 1
         qp.counters.bytes_rx += length
@@ -331,7 +341,8 @@ class Engine:
             flight.reordered += 1
         else:
             flight.duplicates += 1
-        flight.longest_gap_ns = max(flight.longest_gap_ns, now - flight.last_ns)
+        if flight.last_ns:
+            flight.longest_gap_ns = max(flight.longest_gap_ns, now - flight.last_ns)
         flight.last_ns = now
 
     def _acknowledged(self, qp: QueuePair, psn: int, syndrome: int, now: int) -> None:
@@ -357,7 +368,10 @@ class Engine:
             if qp.stream is not None:
                 qp.fcts.append(now - message.posted_ns)
                 qp.stream.done += 1
+                qp.done_ns = now
                 self._feed(qp, now)
+                if qp in self._sized and qp.stream.done * qp.stream.spec.length >= qp.stream.spec.total:
+                    self._sized.discard(qp)
             else:
                 self.records[message.number] = (message.posted_ns, now)
                 self._event(message.number, now, arrival=False)
@@ -368,6 +382,9 @@ class Engine:
         if text not in self.failures:
             self.failures.append(text)
             self._open_messages -= len(qp.requester.pending())
+            self._sized.discard(qp)
+            if qp.acked_ns:
+                qp.longest_gap_ns = max(qp.longest_gap_ns, time.monotonic_ns() - qp.acked_ns)
 
     # ------------------------------------------------------------------------------------------------ sending
 
@@ -464,6 +481,8 @@ class Engine:
             self._pace(qp, self.start_ns + spec.at_ns)
             return False
         if elapsed >= spec.until_ns or (spec.total and qp.counters.bytes_tx >= spec.total):
+            self._sized.discard(qp)
+            qp.done_ns = qp.done_ns or now
             return False
         size = min(spec.length, mtu)
         gap = size * 8e9 / spec.rate if spec.rate else 0.0
@@ -509,6 +528,9 @@ class Engine:
             return
         server = self._server[message.pair]
         qp = self.by_pair[message.pair, server]
+        if qp.requester.failed:
+            qp.counters.messages_failed += 1
+            return
         immediate = message.number if message.verb is not Verb.READ else None
         qp.requester.post(Message(message.number, message.verb, message.length, immediate, posted_ns=now))
         self._open_messages += 1
@@ -544,9 +566,16 @@ class Engine:
         started = [m for m in self.plan.messages if not m.after and not m.at_ns]
         for message in started:
             self._post(message, now)
+        for pair, _ in self.plan.unreliable:
+            for server in self.nodes:
+                found = self.by_pair.get((pair, server))
+                if found is not None and not found.spec.requester:
+                    found.flight = Flight(found.spec.peer_psn)
         for spec in self.plan.streams:
             qp = self.by_pair[spec.pair, self._server[spec.pair]]
             qp.stream = Stream(spec)
+            if spec.total:
+                self._sized.add(qp)
             self._pace(qp, self.start_ns + spec.at_ns)
 
     # ------------------------------------------------------------------------------------------------ the loop
@@ -565,7 +594,7 @@ class Engine:
         self._next_tick = now
         limit = start_ns + self.plan.limit_ns
         streams_end = max((start_ns + s.until_ns for s in self.plan.streams if not s.total), default=0)
-        watched = now
+        watched = looked = now
         nodes = list(self.nodes.values())
         turn_ended = now
         done = told = False
@@ -574,6 +603,7 @@ class Engine:
             for node in nodes:
                 batch = node.receiver.take(1024)
                 if batch is not None:
+                    now = clock()
                     self._receive(node, batch, now)
                     wrong, checked = node.receiver.ring.wrong_icrc(ICRC_SAMPLE)
                     node.icrc_wrong += wrong
@@ -593,17 +623,18 @@ class Engine:
             self._send_ready(now)
             self._flush()
             if not done and self._done(now, streams_end):
-                done, watched = True, 0
+                done = True
                 self.done_ns = now
-            if now - watched > (20_000_000 if done else 200_000_000):
-                if not done or not told:
+            if now - looked > 20_000_000:
+                looked = now
+                if now - watched > 200_000_000 or (done and not told):
+                    watched, told = now, done
                     watch(self.snapshot(now, done))
-                    told = done
-                watched = now
                 if stopped():
                     break
             turn_ended = clock()
             if now > limit:
+                self.cut = not done
                 break
             if not got and not self._ready:
                 until = min(self._next_tick, self._paced[0][0] if self._paced else now + TICK_NS)
@@ -611,9 +642,33 @@ class Engine:
                 if wait_ms > 0.05:
                     self._poll.poll(wait_ms)
                     turn_ended = clock()
+        # A stream that fell silent before its end was out until then.
+        for pair, until_ns in self.plan.unreliable:
+            for server in self.nodes:
+                end_of_pair = self.by_pair.get((pair, server))
+                flight = end_of_pair.flight if end_of_pair is not None else None
+                if flight is not None:
+                    silent = min(now, start_ns + until_ns) - (flight.last_ns or start_ns)
+                    flight.longest_gap_ns = max(flight.longest_gap_ns, silent)
+        # What is on its way still comes, and is answered: an acknowledgement of ours may have been lost.
+        end = clock() + SETTLE_NS
+        while clock() < end:
+            for node in nodes:
+                batch = node.receiver.take(1024)
+                if batch is not None:
+                    self._receive(node, batch, clock())
+                    node.receiver.ring.release()
+            self._send_replies_only()
+            self._flush()
+            self._poll.poll(5)
+
+    def _send_replies_only(self) -> None:
+        for qp in self.by_pair.values():
+            if qp.replies:
+                self._send_replies(qp)
 
     def _done(self, now: int, streams_end: int) -> bool:
-        if now < streams_end or self._open_messages > 0 or self._later:
+        if now < streams_end or self._open_messages > 0 or self._later or self._sized:
             return False
         if self.failures:
             # What depends on a failed message never starts.
@@ -651,7 +706,8 @@ class Engine:
         return WorkerResult(
             [
                 QpResult(
-                    qp.spec.pair, qp.spec.server, asdict(qp.counters), qp.rtts, qp.fcts, qp.longest_gap_ns, qp.path,
+                    qp.spec.pair, qp.spec.server, asdict(qp.counters), qp.rtts, qp.fcts, qp.longest_gap_ns,
+                    qp.path, qp.done_ns,
                     asdict(qp.flight) | {"missing": len(qp.flight.missing)} if qp.flight else None,
                 )
                 for qp in self.by_pair.values()
@@ -662,12 +718,16 @@ class Engine:
             self.composer.lost, self.composer.sent, len(self._waiting),
             self.done_ns - self.start_ns if self.done_ns else 0, self.starved_ns,
             sum(n.icrc_checked for n in self.nodes.values()), sum(n.icrc_wrong for n in self.nodes.values()),
+            self.cut,
         )  # fmt: skip
 
     def close(self) -> None:
         """Sockets and classifiers."""
         for node in self.nodes.values():
-            node.receiver.close()
+            try:
+                node.receiver.close()
+            except FabtestError:  # a node that has gone takes its classifier with it
+                continue
 
 
 @dataclass(slots=True)
@@ -681,6 +741,7 @@ class QpResult:
     fcts: array[int]
     longest_gap_ns: int
     path: int
+    done_ns: int
     flight: dict[str, int] | None
 
 
@@ -703,6 +764,7 @@ class WorkerResult:
     starved_ns: int
     icrc_checked: int
     icrc_wrong: int
+    cut: bool
 
 
 def _mac(text: str) -> bytes:

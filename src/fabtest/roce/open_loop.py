@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fabtest.errors import TrafficError
 from fabtest.roce.arena import Arena
 from fabtest.roce.transmit import Transmitter
 
@@ -92,13 +93,19 @@ class OpenLoop:
         arena = self.arena
         wanted = min(wanted, self.transmitter.room(self._row))
         if wanted <= 0:
-            self.transmitter.drain()
+            self._wait_for_room()
             return 0
         arena.fill(self._row, self._flow, wanted)
         self.transmitter.send(self._row, wanted)
         self._row = (self._row + wanted) % arena.count
         self._flow = (self._flow + wanted) % arena.flows
         return wanted
+
+    def _wait_for_room(self) -> None:
+        """Until frames have left. Raises TrafficError if none does: the port is down."""
+        self.transmitter.drain()
+        if self.transmitter.room(self._row) <= 0:
+            raise TrafficError("frames do not leave the port", hint="is it up? see `lab-status`")
 
     def _flat_out(self, count: int, seconds: float) -> tuple[int, int, float]:
         start = time.perf_counter_ns()
@@ -167,7 +174,7 @@ class OpenLoop:
                     room = self.transmitter.room(self._row)
                     put = min(due, self.batch, room)
                     if put <= 0:
-                        self.transmitter.drain()
+                        self._wait_for_room()
                         continue
                     arena.fill_some(self._row, flows[at : at + put])
                     self.transmitter.send(self._row, put)

@@ -115,3 +115,5 @@ class WorkerPlan:
     #: Captures at the sender see what it sends; that costs a few per cent.
     visible: bool = False
     rails: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Queue pairs of unreliable service and when their streams end, also of those that are sent from elsewhere.
+    unreliable: tuple[tuple[int, int], ...] = ()

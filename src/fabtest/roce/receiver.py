@@ -28,7 +28,7 @@ class Receiver:
         try:
             attach_drop(netns, interfaces)
         except Exception:
-            self.ring.close()
+            self.close()
             raise
 
     def take(self, limit: int = 4096) -> Received | None:

@@ -125,7 +125,7 @@ class Requester:
         self.not_before = 0
         self._messages: deque[Message] = deque()
         self._cursor = 0
-        self._reads = 0
+        self._asked_again = -1
         self.completed: list[Message] = []
 
     def post(self, message: Message) -> None:
@@ -217,7 +217,9 @@ class Requester:
         return self.unacknowledged + (distance if distance < HALF else distance - (1 << PSN_BITS))
 
     def acknowledge(self, psn: int, syndrome: int, now: int) -> None:
-        """An ACK or NAK came in."""
+        """An ACK or NAK came in; a queue pair that failed takes none."""
+        if self.failed:
+            return
         sequence = self.sequence_of(psn)
         kind = syndrome >> 5
         if kind == 0:
@@ -230,7 +232,8 @@ class Requester:
             self.counters.nak_rx += 1
             if not self.unacknowledged <= sequence < self._highest:
                 return
-            self._progress(sequence, now, implied=True)
+            if not self._progress(sequence, now, implied=True):
+                return
             self.rnr_retries += 1
             if self.rnr_retry_limit < 7 and self.rnr_retries > self.rnr_retry_limit:
                 self._fail("RNR retries exceeded")
@@ -243,8 +246,8 @@ class Requester:
         if not self.unacknowledged <= sequence < self._highest:
             return
         if syndrome == NAK_SEQUENCE:
-            self._progress(sequence, now, implied=True)
-            self._back(sequence)
+            if self._progress(sequence, now, implied=True):
+                self._back(sequence)
             self.deadline = now + self.timeout_ns
             return
         self._progress(sequence, now, implied=True)
@@ -253,6 +256,8 @@ class Requester:
     def respond(self, op: int, psn: int, now: int) -> bool:
         """A READ response or atomic ACK came in; False if it is not the one awaited (it is dropped)."""
         sequence = self.sequence_of(psn)
+        if self.failed:
+            return False
         if sequence < self.unacknowledged or sequence >= self._highest:
             self.counters.duplicates += sequence < self.unacknowledged
             return False
@@ -274,7 +279,10 @@ class Requester:
             message = self._messages[0]
             end = message.first + message.packets
             if implied and message.verb in _RESPONDED:
-                self._back(self.unacknowledged)
+                # Asked for again once, not for each of the responses that follow the lost one.
+                if self._asked_again != self.unacknowledged:
+                    self._asked_again = self.unacknowledged
+                    self._back(self.unacknowledged)
                 reached = False
                 break
             self.unacknowledged = min(end, upto)
@@ -306,6 +314,7 @@ class Requester:
             return False
         self.counters.timeouts += 1
         self.retries += 1
+        self._asked_again = -1
         if self.retries > self.retry_limit:
             self._fail("retries exceeded")
             return True
@@ -479,10 +488,15 @@ class Responder:
 
     def run(self, count: int, length: int) -> None:
         """``count`` MIDDLE packets of ``length`` bytes in all came in as expected, none asking for an ACK: the fast way
-        of ``receive``; the caller has checked ``expects``."""
+        of ``receive``, where ``takes_middle`` says so."""
         self.expected = (self.expected + count) & PSN_MASK
+        self._nak_sent = False
         self.counters.data_rx += count
         self.counters.bytes_rx += length
+
+    def takes_middle(self, psn: int, length: int) -> bool:
+        """Whether a MIDDLE is what comes next; then ``run`` may take it."""
+        return psn == self.expected and length == self.mtu and self._inside >= 0 and not self.failed
 
     def ack(self) -> Reply:
         """An acknowledgement of everything received."""

@@ -10,6 +10,7 @@ import pickle
 import select
 import signal
 import struct
+import sys
 from typing import Any
 
 from fabtest.errors import FabtestError
@@ -47,6 +48,8 @@ def main() -> None:
     """Plan, ready, start time, snapshots, result."""
     # An interrupt at the terminal is the parent's to handle: it closes our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Asked to end, it gives the servers their ports back first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     source, sink = 0, os.dup(1)
     os.dup2(2, 1)
     plan = get(source)

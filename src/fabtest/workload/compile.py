@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fabtest.errors import UsageError
 from fabtest.model import Fabric, Nic, NicPort, Shape
+from fabtest.roce.dcqcn import PROFILES
 from fabtest.roce.entropy import PortPolicy, source_port
 from fabtest.roce.plan import PathSpec, Planned, QpSpec, StreamSpec, TransportSpec
 from fabtest.roce.transport import Verb, packets_of
@@ -158,11 +159,13 @@ def transport_of(spec: WorkloadSpec, fabric: Fabric, family: int) -> TransportSp
             f"packets of {options.mtu} bytes make IP packets of {need}, the fabric's MTU is {fabric.mtu}",
             hint="a smaller `transport: mtu:`",
         )
+    profile = PROFILES.get(options.congestion_control)
+    cnp_interval = profile.cnp_interval_ns if profile else 50_000
     return TransportSpec(
         mtu=options.mtu, window=options.window, ack_every=options.ack_every, timeout_ns=options.timeout,
         retry_limit=options.retries, dscp=fabric.qos.roce_dscp if options.dscp is None else options.dscp,
         ecn=2 if options.ecn else 0, cnp_dscp=fabric.qos.cnp_dscp, congestion_control=options.congestion_control,
-        cnp_interval_ns=round(50_000 * options.dilation), line_rate=parse_rate(options.line_rate, options.mtu),
+        cnp_interval_ns=round(cnp_interval * options.dilation), line_rate=parse_rate(options.line_rate, options.mtu),
         dilation=options.dilation,
     )  # fmt: skip
 

@@ -145,6 +145,8 @@ class RunResult:
     fct_ns: dict[int, list[int]] = field(default_factory=dict)
     icrc_checked: int = 0
     icrc_wrong: int = 0
+    #: The workload's time limit ended the run.
+    cut: bool = False
     ecmp: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -170,9 +172,7 @@ class RunResult:
     @property
     def ok(self) -> bool:
         """Whether everything arrived."""
-        return not (
-            self.failed_messages or self.failures or self.lost or any(t.error for t in self.tcp) or self.icrc_wrong
-        )
+        return not (self.failed_messages or self.failures or self.lost or any(t.error for t in self.tcp) or self.cut)
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -185,7 +185,7 @@ class RunResult:
             "timeline": {"bin_seconds": self.bin_seconds, "rows": [list(row) for row in self.timeline]},
             "foreign_packets": self.foreign, "receive_overruns": self.ring_drops,
             "messages_never_started": self.never_started, "nvlink_bytes": self.nvlink_bytes,
-            "icrc_checked": self.icrc_checked, "icrc_wrong": self.icrc_wrong,
+            "cut_by_limit": self.cut, "icrc_checked": self.icrc_checked, "icrc_wrong": self.icrc_wrong,
             "engine_longest_turn_ms": round(self.starved_ms, 3),
         }  # fmt: skip
 
@@ -245,6 +245,7 @@ def summarise(
         sum(r.never_started for r in results), sum(r.local_bytes for r in results),
         max((r.starved_ns for r in results), default=0) / 1e6, began, dict(fcts),
         sum(r.icrc_checked for r in results), sum(r.icrc_wrong for r in results),
+        any(r.cut for r in results),
     )  # fmt: skip
 
 
@@ -262,8 +263,9 @@ def _qp_row(compiled: Compiled, number: int, ends: dict[tuple[int, str], QpResul
         number, compiled.job_of_pair[number], f"{pair.src[0]}:{pair.src[1]}", f"{pair.dst[0]}:{pair.dst[1]}", pair.rail,
         pair.requester.qpn, pair.requester.peer_qpn, pair.requester.src_port, a["data_tx"], b["data_rx"],
         a["bytes_tx"] + b["bytes_tx"], a["bytes_rx"] + b["bytes_rx"], b["ack_tx"], a["ack_rx"], b["nak_tx"],
-        a["nak_rx"], b["cnp_tx"], a["cnp_rx"], b["ecn_ce_rx"] + a["ecn_ce_rx"], a["retransmits"], b["sequence_errors"],
-        b["duplicates"], a["timeouts"], a["messages_success"], a["messages_failed"], lost,
+        a["nak_rx"], b["cnp_tx"] + a["cnp_tx"], a["cnp_rx"] + b["cnp_rx"], b["ecn_ce_rx"] + a["ecn_ce_rx"],
+        a["retransmits"], b["sequence_errors"] + a["sequence_errors"],
+        b["duplicates"] + a["duplicates"], a["timeouts"], a["messages_success"], a["messages_failed"], lost,
         flight["reordered"] if flight else 0, times_of(near.fcts) if len(near.fcts) else None, times_of(near.rtts),
         round(outage / 1e6, 3), a["migrations"],
     )  # fmt: skip
@@ -277,6 +279,10 @@ def _job_row(
     mine = [m for m in compiled.messages if compiled.job_of_message[m.number] == index and m.pair >= 0]
     done = [(m, records[m.number]) for m in mine if m.number in records]
     own = [q for q in qps if q.job == index]
+
+    def own_pair(pair: int) -> bool:
+        return compiled.job_of_pair[pair] == index
+
     arrivals = {number: when for r in results for number, when in r.arrivals.items()}
     durations = [end - begin for _, (begin, end) in done]
     fcts[index] = [*fcts.get(index, []), *durations]
@@ -285,13 +291,17 @@ def _job_row(
     for m, (begin, acknowledged) in done:
         iterations[m.iteration] = max(iterations.get(m.iteration, 0), acknowledged)
         spent[m.number] = arrivals.get(m.number, acknowledged) - begin
-    ends = [start_ns, *(iterations[i] for i in sorted(iterations))]
+    begin_ns = start_ns + min((s.at_ns for s in job.sends if not s.after), default=0)
+    ends = [begin_ns, *(iterations[i] for i in sorted(iterations))]
     per_iteration = tuple(round((b - a) / 1e9, 6) for a, b in itertools.pairwise(ends))
     if job.flows:
-        seconds = max((r.done_ns for r in results), default=0) / 1e9
+        begun = start_ns + min(f.at_ns for f in job.flows)
+        finished = [end.done_ns for r in results for end in r.qps if end.done_ns and own_pair(end.pair)]
+        seconds = max(0, max(finished, default=begun) - begun) / 1e9
         moved = sum(q.rx_bytes for q in own)
     else:
-        seconds = (max((end for _, (_, end) in done), default=start_ns) - start_ns) / 1e9
+        begun = start_ns + min((s.at_ns for s in job.sends if not s.after), default=0)
+        seconds = max(0, max((end for _, (_, end) in done), default=begun) - begun) / 1e9
         moved = sum(m.length for m, _ in done)
     size = job.algorithm_bytes * job.iterations
     algbw = size * 8 / seconds if size and seconds else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import subprocess
@@ -17,6 +18,7 @@ from fabtest.errors import FabtestError, TrafficError
 from fabtest.model import NicPort, Tier
 from fabtest.roce.engine import Snapshot, WorkerResult
 from fabtest.roce.plan import WorkerPlan
+from fabtest.roce.receiver import detach_drop
 from fabtest.roce.send import nic_addresses, resolve
 from fabtest.roce.worker import get, put
 from fabtest.runtime.base import Lab
@@ -31,7 +33,7 @@ from fabtest.workload.schema import WorkloadSpec
 LEAD_NS = 100_000_000
 #: After a queue pair failed, the rest may go on for so long without any progress.
 PATIENCE_S = 2.0
-READY_S = 60.0
+TCP_PATIENCE_S = 15.0
 
 Watch = Callable[["Progressed"], None]
 
@@ -130,7 +132,7 @@ def run_workload(
         return summarise(compiled, results, start_ns, _difference(loads, _loads(lab)), tcp.results, begun)
     finally:
         for worker in workers:
-            _end(worker)
+            _end(lab, worker)
         tcp.stop()
 
 
@@ -155,10 +157,11 @@ def _start(lab: Lab, compiled: Compiled, share: list[str], visible: bool) -> _Wo
         netns={name: str(lab.node(name).netns) for name in share}, interfaces=interfaces, qps=tuple(qps),
         messages=messages, streams=tuple(s for s in compiled.streams if requester[s.pair] in inside_share),
         expected=expected, limit_ns=compiled.spec.limit, visible=visible, rails=rails,
+        unreliable=tuple((s.pair, s.until_ns) for s in compiled.streams if not s.reliable),
     )  # fmt: skip
     environment = {**os.environ, MARK: lab.name}
     child = subprocess.Popen(
-        [sys.executable, "-m", "fabtest.roce.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-P", "-m", "fabtest.roce.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env=environment,
     )  # fmt: skip
     worker = _Worker(child, share)
@@ -198,9 +201,9 @@ def _attend(compiled: Compiled, workers: list[_Worker], start_ns: int, watch: Wa
                 raise TrafficError("an engine process ended early", hint=_last_words(worker))
         now = time.monotonic()
         snapshots = [w.snapshot for w in workers if w.snapshot is not None]
-        messages = sum(s.messages for s in snapshots)
-        if messages != moved:
-            moved, moved_at = messages, now
+        received = sum(s.bytes_rx for s in snapshots)
+        if received != moved:
+            moved, moved_at = received, now
         failed = sum(s.failed for s in snapshots)
         if not stopping and (all(w.done for w in workers) or (failed and now - moved_at > PATIENCE_S)):
             stopping = True
@@ -231,8 +234,9 @@ def _tell(
     return seconds, received, packets, rails
 
 
-def _end(worker: _Worker) -> None:
-    """Its standard input closes, and it ends; if it does not, it is ended."""
+def _end(lab: Lab, worker: _Worker) -> None:
+    """Its standard input closes, and it ends; if it does not, it is ended. One that did not end as it should may have
+    left its classifiers on the servers' ports."""
     for pipe in (worker.child.stdin, worker.child.stdout, worker.child.stderr):
         if pipe is not None:
             try:
@@ -244,6 +248,13 @@ def _end(worker: _Worker) -> None:
     except subprocess.TimeoutExpired:
         worker.child.kill()
         worker.child.wait()
+    if worker.child.returncode:
+        for name in worker.servers:
+            node = lab.node(name)
+            try:
+                detach_drop(node.netns, [node.interface(p.name) for p in lab.fabric.server[name].ports])
+            except FabtestError:
+                continue
 
 
 # ------------------------------------------------------------------------------------------------ port counters
@@ -330,7 +341,7 @@ class _Tcp:
             "-p",
             str(port),
             "-t",
-            f"{wanted.seconds:.0f}",
+            str(max(1, math.ceil(wanted.seconds))),
             "-P",
             str(wanted.streams),
             "-J",
@@ -353,9 +364,11 @@ class _Tcp:
             self.results.append(TcpResult(wanted.client, wanted.server, 0.0, 0, "iperf3 gave no result"))
 
     def join(self) -> None:
-        """Wait for the clients."""
-        for thread in self._threads:
-            thread.join()
+        """Wait for the clients: until each should have ended, and a little more."""
+        for thread, wanted in zip(self._threads, self._wanted, strict=True):
+            thread.join(wanted.at_ns / 1e9 + wanted.seconds + TCP_PATIENCE_S)
+            if thread.is_alive():
+                self.results.append(TcpResult(wanted.client, wanted.server, 0.0, 0, "iperf3 does not end"))
 
     def stop(self) -> None:
         """End what still runs."""

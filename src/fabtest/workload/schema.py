@@ -52,7 +52,9 @@ class Job(_Spec):
     first: int = Field(0, ge=0, le=100_000, description="only the first so many of those servers; 0: all")
     rails: list[int] | Literal["all"] = Field("all", description="rails (NIC numbers) that take part")
     qps: int = Field(1, ge=1, le=1024, description="queue pairs per pair of ranks; messages go round-robin")
-    message_size: Size = Field(1 << 20, description="bytes of a message; collectives cut their steps into such")
+    message_size: Size = Field(
+        1 << 20, le=1 << 31, description="bytes of a message; collectives cut their steps into such"
+    )
     verb: Literal["send", "write"] = Field("write", description="how data is moved")
     start: Time = Field(0, description="when it starts")
     stagger: Time = Field(0, description="each rank starts so much after the one before")
@@ -211,7 +213,7 @@ class TransportOptions(_Spec):
     mtu: Literal[256, 512, 1024, 2048, 4096] = Field(4096, description="path MTU in bytes")
     window: int = Field(64, ge=1, le=1 << 20, description="packets a queue pair has on their way at most")
     ack_every: int = Field(16, ge=1, le=1 << 16, description="packets per acknowledgement within a message")
-    timeout: Time = Field(200_000_000, description="without an acknowledgement, before all is sent again")
+    timeout: Time = Field(200_000_000, ge=1_000_000, description="without an acknowledgement, before all is sent again")
     retries: int = Field(7, ge=0, le=7, description="timeouts in a row before a queue pair fails")
     source_port: Literal["rdma-core", "per-qp", "fixed", "random"] = Field("per-qp", description="UDP source port")
     dscp: Dscp | None = Field(None, description="of data; none: the fabric's RoCE DSCP")
