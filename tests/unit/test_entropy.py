@@ -41,6 +41,18 @@ def test_few_flows_at_many_leaves_are_judged_together() -> None:
     assert used < paths == 256
 
 
+@pytest.mark.parametrize(("flows", "paths"), [(2, 32), (3, 16), (8, 32), (4, 8), (32, 8)])
+def test_a_handful_of_flows_is_not_called_unfair(flows: int, paths: int) -> None:
+    """A uniform hash with few flows: as often unfair as the bound says, not more."""
+    rng = np.random.default_rng(flows * paths)
+    counts = rng.multinomial(flows, [1 / paths] * paths, size=400)
+    values = {tuple(sorted(c)): None for c in counts.tolist()}
+    p = {key: _together([choice(list(key))])[0] for key in values}
+    unfair = sum(p[tuple(sorted(c))] < 2.5e-4 for c in counts.tolist())
+    assert unfair <= 1
+    assert _together([choice([flows * 30] + [0] * (paths - 1))])[0] < 1e-9
+
+
 def test_advice() -> None:
     few = Entropy((choice([8, 4, 4, 4, 4, 4, 4, 0]),), 32, 32, 0, 32)
     assert any("4 times as many QPs" in text for text in advice(few))

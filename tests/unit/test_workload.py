@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fabtest.model import Fabric
 from fabtest.roce.decode import Decoded, decode, frames_of
 from fabtest.roce.transport import Verb
 from fabtest.topology.load import load_fabric, topology_path
-from fabtest.workload.compile import Compiled, compile_workload, ranks_of
+from fabtest.workload.compile import Compiled, compile_workload, ranks_of, shorten
 from fabtest.workload.load import load_workload, load_workload_text, shipped_workloads
 from fabtest.workload.otg import otg_config
 from fabtest.workload.patterns import traffic_of
@@ -130,8 +131,11 @@ def test_schema_is_one_and_the_docs_name_every_key() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     for path in shipped_workloads().values():
         data = yaml.safe_load(path.read_text())
-        if "jobs" in data:
-            jsonschema.validate(data, schema)
+        jsonschema.validate(data, schema)
+    mistakes: list[dict[str, Any]] = [{"pattern": "incast", "sizes": 3}, {"jobs": []}, {"seed": 1}]
+    for wrong in mistakes:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
     docs = (Path(__file__).parents[2] / "docs" / "traffic.md").read_text()
     models: list[Any] = [*PATTERNS.values(), WorkloadSpec, TransportOptions]
     missing = {key for model in models for key in model.model_fields if f"`{key}`" not in docs}
@@ -346,6 +350,73 @@ def test_otg_is_what_snappi_takes(rail: Fabric) -> None:
         for q in p["qps"]
     }
     assert {f["tx_endpoint"] for f in flows} | {f["rx_endpoint"] for f in flows} == names
+
+
+def test_unreliable_streams_are_packets(rail: Fabric) -> None:
+    text = "pattern: point-to-point\nrails: [1]\nservice: uc\nrate: 10kpps\n"
+    by_time = compiled(text + "duration: 10ms\n", rail)
+    assert by_time.streams[0].rate == 10_000 * 4096 * 8
+    assert sum(1 for _ in Schedule(by_time, rail)) == 100
+    by_size = compiled(text + "size: 409600\n", rail)
+    assert sum(1 for _ in Schedule(by_size, rail)) == 100
+    for wrong, what in (
+        ("rate: 0Gbps", "no rate to send at"),
+        ("rate: 1Gbps\nservers: [gpu1, gpu1]", "stands there twice"),
+    ):
+        with pytest.raises(WorkloadError, match=what):
+            spec(f"pattern: incast\nservice: uc\n{wrong}\n")
+    with pytest.raises(WorkloadError, match="needs the reliable service"):
+        spec("pattern: storage-read\nservice: uc\nrate: 1Gbps\n")
+
+
+def test_small_streams_and_other_durations(rail: Fabric) -> None:
+    small = compiled("pattern: point-to-point\nrails: [1]\nsize: 64KB\n", rail)
+    assert small.streams[0].length == 64_000
+    longer = shorten(spec("pattern: incast\nsize: 1MB\nlimit: 5s\n"), 20 * 10**9)
+    assert longer.limit >= 30 * 10**9
+    plan = compile_workload(longer, rail)
+    assert {(s.total, s.until_ns) for s in plan.streams} == {(0, 20 * 10**9)}
+    with pytest.raises(UsageError, match="less than a millisecond"):
+        shorten(longer, 0)
+    with pytest.raises(UsageError, match="nothing of this workload"):
+        compiled("pattern: point-to-point\npairs: [[gpu1, gpu1]]\n", rail)
+    with pytest.raises(UsageError, match="no NIC on rail 99"):
+        compiled("pattern: incast\nrails: [1, 99]\n", rail)
+
+
+def test_captures_that_are_not_whole_or_not_ethernet(rail: Fabric, tmp_path: Path) -> None:
+    from fabtest.errors import FileProblem
+
+    whole = io.BytesIO()
+    write_pcap(Schedule(compiled("pattern: incast\n", rail), rail, 10), whole)
+    file = tmp_path / "x.pcap"
+    file.write_bytes(whole.getvalue()[:-100])
+    with pytest.raises(FileProblem, match="breaks off"):
+        list(decode(frames_of(file), Decoded()))
+    cooked = bytearray(whole.getvalue())
+    cooked[20] = 113
+    file.write_bytes(cooked)
+    with pytest.raises(FileProblem, match="link type 113"):
+        list(decode(frames_of(file), Decoded()))
+
+
+def test_a_capture_goes_where_it_is_told(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    fabtest = str(Path(sys.executable).with_name("fabtest"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    argv = [fabtest, "traffic-pcap", "incast", "--limit", "5", "--out"]
+    with subprocess.Popen([*argv, str(pipe)], stderr=subprocess.DEVNULL) as child:
+        data = pipe.read_bytes()
+        assert child.wait() == 0
+    assert data[:4] == bytes.fromhex("4d3cb2a1")
+    assert pipe.is_fifo()
+    for wrong in ([*argv, str(tmp_path)], argv[:-1]):
+        done = subprocess.run(wrong, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
 
 
 def test_times() -> None:

@@ -15,7 +15,7 @@ from fabtest.checks.converge import not_as_designed, wait_converged
 from fabtest.checks.ecmp import FIRST_PORT
 from fabtest.checks.observe import health, link_health
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
-from fabtest.errors import NotConverged, TrafficError
+from fabtest.errors import FabtestError, NotConverged, TrafficError
 from fabtest.model import Endpoint, Fabric, Link, Tier
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.stream import Path, Stream, StreamResult, together
@@ -151,14 +151,28 @@ def transport(lab: Lab) -> Verdict:
         length=RC_MESSAGE, duration_ns=round(seconds * 1e9), rate=RC_MESSAGE * 8 / INTERVAL_S,
         gateway_mac=real_macs(lab, lab.fabric.families[0]),
     )  # fmt: skip
-    broken = threading.Timer(WARM_UP_S, lambda: lab.fail_link(a, b, Fault.CARRIER))
+    cut: list[str | FabtestError] = []
+
+    def fail() -> None:
+        try:
+            cut.extend(lab.fail_link(a, b, Fault.CARRIER))
+        except FabtestError as error:
+            cut.append(error)
+
+    broken = threading.Timer(WARM_UP_S, fail)
     try:
         result = run_workload(lab, compiled, started=broken.start)
     finally:
         broken.cancel()
-        broken.join()
+        if broken.ident is not None:
+            broken.join()
         lab.repair_link(a, b)
         restored = _restored(lab)
+    for problem in cut:
+        if isinstance(problem, FabtestError):
+            raise problem
+    if not cut:
+        return inconclusive(check, f"{target.link} was not cut while messages were on their way")
     findings = []
     where = str(target.link)
     if result.failed_messages or result.failures:

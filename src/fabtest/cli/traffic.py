@@ -78,14 +78,20 @@ def traffic_receive(
     from fabtest.roce.transfer import Tally
 
     live = the_lab(lab)
+    switch = live.node(node).role == "switch"
     tally = Tally()
     end = time.monotonic() + seconds
     err.print(f"receiving at {node} for {seconds:g} s")
     with Capture(live.node(node).netns, whole=True) as capture:
         while time.monotonic() < end and not (count and tally.packets >= count):
             for frame, port in capture.frames():
-                tally.add(frame, port)
+                # A frame for an SVI is seen twice: on the port it came in by, and on the VLAN.
+                if not switch or not port.startswith("Vlan"):
+                    tally.add(frame, port)
             time.sleep(0.005)
+        dropped = capture.dropped()
+    if dropped:
+        err.print(f"this machine lost {dropped} more that were captured")
     rows = tally.rows()
     if json:
         print_json(rows)
@@ -176,6 +182,8 @@ def traffic_run(
             raise FileProblem(f"cannot make {folder}: {error.strerror}") from None
     if parquet:
         _need_pyarrow()
+    if processes < 0:
+        raise UsageError(f"{processes} engine processes", hint="0: one per CPU")
     live = the_lab(lab)
     compiled = compile_for(spec, live, 6 if ipv6 else 0)
     entropy, verdict = None, None
@@ -279,6 +287,8 @@ def _show(result: RunResult, verdict: Verdict | None, entropy: Entropy | None) -
     if result.retransmits or result.lost or result.outage_ms > 50:
         parts.append(f"longest outage of a queue pair {result.outage_ms:.0f} ms")
     out.print(f"{result.workload} on {result.lab}: {', '.join(parts)} in {result.seconds:.2f} s")
+    if result.icrc_wrong:
+        out.print(f"  {result.icrc_wrong} of {result.icrc_checked} packets whose ICRC was checked had a wrong one")
     if result.cut:
         out.print("  the workload's time limit ended the run before it was done (`limit:`)")
     for failure in result.failures[:10]:
@@ -326,7 +336,7 @@ def _write_parquet(result: RunResult, path: Path) -> None:
     },
 )
 def traffic_pcap(
-    c: Any, file: str, out: str, topology: str = "rail-4x4", format: str = "pcap", limit: int = 1_000_000,
+    c: Any, file: str, out: str = "", topology: str = "rail-4x4", format: str = "pcap", limit: int = 1_000_000,
     duration: str = "", ipv6: bool = False,
 ) -> None:  # fmt: skip
     """Write a workload as a capture, without a lab: traffic-pcap FILE --out x.pcap.
@@ -346,6 +356,9 @@ def traffic_pcap(
         raise UsageError(f"no format {format!r}", hint="pcap or otg")
     if limit < 1:
         raise UsageError(f"a limit of {limit} packets", hint="1 or more")
+    target = Path(out)
+    if not out or target.is_dir():
+        raise UsageError("no file to write", hint="give one with --out")
     spec = load_workload(workload_path(file))
     if duration:
         try:
@@ -354,21 +367,24 @@ def traffic_pcap(
             raise UsageError(str(error)) from None
     fabric = load_fabric(topology_path(topology))
     compiled = compile_workload(spec, fabric, family=6 if ipv6 else 0)
-    target = Path(out)
     if format == "otg":
         _write(target, json.dumps(otg_config(compiled, fabric), indent=2) + "\n")
         err.print(f"{out}: {len(compiled.pairs)} queue pairs")
         return
     schedule = Schedule(compiled, fabric, limit)
-    scratch = target.with_name(target.name + ".part")
+    # A file appears whole or not at all; a device or a pipe is written to as it is.
+    special = target.exists() and not target.is_file()
+    scratch = target if special else target.with_name(target.name + ".part")
     try:
         with scratch.open("wb") as handle:
             count, last = write_pcap(schedule, handle)
-        scratch.replace(target)
+        if not special:
+            scratch.replace(target)
     except OSError as error:
         raise FileProblem(f"cannot write {out}: {error.strerror}") from None
     finally:
-        scratch.unlink(missing_ok=True)
+        if not special:
+            scratch.unlink(missing_ok=True)
     err.print(f"{out}: {count} packets, {last / 1e6:.3f} ms" + (" (cut at --limit)" if schedule.truncated else ""))
 
 

@@ -33,6 +33,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 <span class="{{ 'ok' if r.ok else 'bad' }}">{{ "all arrived" if r.ok else "not all arrived" }}</span></h1>
 <p>{{ "%.3f"|format(r.seconds) }} s, {{ r.failed_messages }} failed messages, {{ r.retransmits }} packets sent again,
 {{ r.lost }} lost, longest outage of a queue pair {{ "%.1f"|format(r.outage_ms) }} ms.</p>
+{% if r.cut %}<p class="bad">The workload's time limit ended the run before it was done.</p>{% endif %}
 {% for f in r.failures %}<p class="bad">{{ f }}</p>{% endfor %}
 <table><tr><th>Job<th class="n">Ranks<th class="n">Messages<th class="n">Failed<th class="n">Data<th class="n">Time
 <th class="n">algbw<th class="n">busbw<th class="n">Goodput<th class="n">p50<th class="n">p99

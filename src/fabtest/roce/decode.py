@@ -28,6 +28,10 @@ def syndrome_text(syndrome: int) -> str:
     return _SYNDROMES.get(syndrome, f"syndrome {syndrome:#04x}")
 
 
+#: Link type of Ethernet in captures (pcap-linktype).
+ETHERNET = 1
+
+
 @dataclass
 class QpState:
     """Packets of one direction of a queue pair, told by addresses and destination QP.
@@ -91,6 +95,7 @@ class QpState:
                 if packet.psn in self._missing:
                     self._missing.discard(packet.psn)
                     self.gaps -= 1
+                    self.messages += op in _ENDS
                     notes.append("out of order")
                 else:
                     self.retransmissions += 1
@@ -176,8 +181,19 @@ def frames_of(file: Path) -> Iterator[tuple[float, bytes]]:
     nano = bool(getattr(reader, "nano", False))
     try:
         for frame, meta in reader:
+            # A pcapng file has a link type per interface, an old one has one.
+            kind = getattr(meta, "linktype", None)
+            kind = reader.linktype if kind is None else kind
+            if kind != ETHERNET:
+                raise FileProblem(
+                    f"{file} has frames of link type {kind}, not Ethernet", hint="capture on a port, not on `any`"
+                )
+            if len(frame) < (getattr(meta, "caplen", None) or 0):
+                raise FileProblem(f"{file} breaks off in a packet")
             if hasattr(meta, "sec"):
                 when = meta.sec + meta.usec / (1e9 if nano else 1e6)
+            elif meta.tshigh is None:
+                when = 0.0  # a simple packet block has no time
             else:
                 when = ((meta.tshigh << 32) | meta.tslow) / float(meta.tsresol)
             yield when, bytes(frame)

@@ -313,6 +313,12 @@ class Engine:
                     if number >= 0:
                         self._event(number, now, arrival=True)
                 responder.delivered.clear()
+        for i in range(0, len(ops), ICRC_SAMPLE):
+            known = qps.get(qpns[i])
+            right = node.receiver.ring.icrc_is_right(i) if known is not None and sources[i] in known.remote else None
+            if right is not None:
+                node.icrc_checked += 1
+                node.icrc_wrong += not right
         rails: dict[int, int] = {}
         for index, length in zip(indexes, lengths, strict=True):
             rails[index] = rails.get(index, 0) + length
@@ -566,7 +572,7 @@ class Engine:
         started = [m for m in self.plan.messages if not m.after and not m.at_ns]
         for message in started:
             self._post(message, now)
-        for pair, _ in self.plan.unreliable:
+        for pair, _, _ in self.plan.unreliable:
             for server in self.nodes:
                 found = self.by_pair.get((pair, server))
                 if found is not None and not found.spec.requester:
@@ -605,9 +611,6 @@ class Engine:
                 if batch is not None:
                     now = clock()
                     self._receive(node, batch, now)
-                    wrong, checked = node.receiver.ring.wrong_icrc(ICRC_SAMPLE)
-                    node.icrc_wrong += wrong
-                    node.icrc_checked += checked
                     node.receiver.ring.release()
                     got = True
             now = clock()
@@ -643,12 +646,12 @@ class Engine:
                     self._poll.poll(wait_ms)
                     turn_ended = clock()
         # A stream that fell silent before its end was out until then.
-        for pair, until_ns in self.plan.unreliable:
-            for server in self.nodes:
+        for pair, at_ns, until_ns in self.plan.unreliable:
+            for server in self.nodes if until_ns < 1 << 60 else ():
                 end_of_pair = self.by_pair.get((pair, server))
                 flight = end_of_pair.flight if end_of_pair is not None else None
                 if flight is not None:
-                    silent = min(now, start_ns + until_ns) - (flight.last_ns or start_ns)
+                    silent = min(now, start_ns + until_ns) - (flight.last_ns or start_ns + at_ns)
                     flight.longest_gap_ns = max(flight.longest_gap_ns, silent)
         # What is on its way still comes, and is answered: an acknowledgement of ours may have been lost.
         end = clock() + SETTLE_NS

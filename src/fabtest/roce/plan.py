@@ -115,5 +115,6 @@ class WorkerPlan:
     #: Captures at the sender see what it sends; that costs a few per cent.
     visible: bool = False
     rails: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: Queue pairs of unreliable service and when their streams end, also of those that are sent from elsewhere.
-    unreliable: tuple[tuple[int, int], ...] = ()
+    #: Queue pairs of unreliable service, when their streams begin and when they end (ns from the start); also of those
+    #: that are sent from elsewhere.
+    unreliable: tuple[tuple[int, int, int], ...] = ()

@@ -174,15 +174,18 @@ class Ring:
         """(wrong, checked) of every so many-th frame of the last ``take`` that its slot holds whole."""
         view, start = divmod(self._head, self._per_view)
         rows = self._rows[view][start : start + self._taken : every]
-        wrong = checked = 0
-        for row in rows:
-            length, kept = row[4:12].view(np.uint32)
-            if kept < length:
-                continue
-            checked += 1
-            packet = row[NETWORK : FRAME + int(length)].tobytes()
-            wrong += struct.unpack("<I", packet[-4:])[0] != icrc_of(packet[:-4])
-        return wrong, checked
+        states = [self.icrc_is_right(n * every) for n in range(len(rows))]
+        return states.count(False), len(states) - states.count(None)
+
+    def icrc_is_right(self, n: int) -> bool | None:
+        """Of the n-th frame of the last ``take``; None if its slot does not hold it whole."""
+        view, start = divmod(self._head, self._per_view)
+        row = self._rows[view][start + n]
+        length, kept = row[4:12].view(np.uint32)
+        if kept < length:
+            return None
+        packet = row[NETWORK : FRAME + int(length)].tobytes()
+        return bool(struct.unpack("<I", packet[-4:])[0] == icrc_of(packet[:-4]))
 
     def release(self) -> None:
         """Give the slots of the last ``take`` back to the kernel."""

@@ -164,16 +164,17 @@ def load_qp_hash(salt: int) -> int:
     program.copy(6, 1)
     _roce_over(program, 4, "six")
     program.set(7, salt)
-    for size, at in ((4, 26), (4, 30), (2, 34), (4, 46)):
+    for size, at in ((4, 26), (4, 30), (2, 34)):
         _mix(program, size, at)
+    _mix(program, 4, 46, 0xFFFFFF)  # the QP without FECN and BECN, which switches set
     program.jump("done")
     program.label("six")
     _roce_over(program, 6, "pass")
     program.set(7, salt)
     for at in range(22, 54, 4):
         _mix(program, 4, at)
-    for size, at in ((2, 54), (4, 66)):
-        _mix(program, size, at)
+    _mix(program, 2, 54)
+    _mix(program, 4, 66, 0xFFFFFF)
     program.label("done")
     program.copy(1, 6)
     program.copy(2, 7)
@@ -183,11 +184,11 @@ def load_qp_hash(salt: int) -> int:
     return _load(program, _PROG_TYPE_SCHED_CLS, "QP-hashing")
 
 
-def _mix(program: Program, size: int, at: int) -> None:
+def _mix(program: Program, size: int, at: int, mask: int = 0) -> None:
     """r7 = a hash of r7 and a field (multiply and xor-shift; constants of MurmurHash3's finaliser)."""
     program.load(size, at)
-    if at in (46, 66):
-        program.mask(0, 0xFFFFFF)  # without FECN and BECN, which switches set
+    if mask:
+        program.mask(0, mask)
     program.xor(7, 0)
     program.multiply(7, 0x85EBCA6B)
     program.copy32(8, 7)

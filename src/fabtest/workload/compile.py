@@ -16,7 +16,7 @@ from fabtest.roce.entropy import PortPolicy, source_port
 from fabtest.roce.plan import PathSpec, Planned, QpSpec, StreamSpec, TransportSpec
 from fabtest.roce.transport import Verb, packets_of
 from fabtest.workload.patterns import Rank, Traffic, traffic_of
-from fabtest.workload.schema import BackgroundTcp, Job, WorkloadSpec
+from fabtest.workload.schema import AnyJob, BackgroundTcp, Job, WorkloadSpec
 from fabtest.workload.units import parse_rate
 
 #: Says the MAC address a NIC port's frames go to.
@@ -71,6 +71,11 @@ def ranks_of(fabric: Fabric, job: Job | BackgroundTcp) -> list[Rank]:
     if isinstance(job, Job) and job.first:
         names = names[: job.first]
     rails = None if not isinstance(job, Job) or job.rails == "all" else set(job.rails)
+    known = {nic.rail or nic.number for s in fabric.servers for nic in s.nics}
+    if rails is not None and rails - known:
+        raise UsageError(
+            f"no NIC on rail {', '.join(map(str, sorted(rails - known)))}", hint=f"rails: 1 to {max(known)}"
+        )
     found: list[Rank] = []
     for name in names:
         for nic in fabric.server[name].nics:
@@ -78,8 +83,6 @@ def ranks_of(fabric: Fabric, job: Job | BackgroundTcp) -> list[Rank]:
             if rails is None or rail in rails:
                 for _ in range(max(1, nic.gpus)):
                     found.append(Rank(len(found), name, nic.number, rail, nic.ports[0].leaf.node))
-    if rails is not None and not found:
-        raise UsageError(f"no NIC on rail {', '.join(map(str, sorted(rails)))}")
     if len({r.server for r in found}) < 2:
         raise UsageError("a workload needs two servers at least")
     return found
@@ -104,7 +107,7 @@ def compile_workload(
     for index, job in enumerate(spec.jobs):
         ranks = ranks_of(fabric, job)
         first = len(compiled.messages)
-        made = traffic_of(job, ranks, spec.seed, first)
+        made = traffic_of(job, ranks, spec.seed, first, spec.transport.mtu)
         compiled.jobs.append(made)
         turns: dict[tuple[str, int, str, int], int] = {}
         for send in made.sends:
@@ -132,6 +135,8 @@ def compile_workload(
             raise UsageError(
                 f"{len(compiled.pairs)} queue pairs are too many", hint=f"at most {MOST_QPS}: fewer `qps` or servers"
             )
+    if not compiled.pairs and not any(made.tcp for made in compiled.jobs):
+        raise UsageError("nothing of this workload crosses the network", hint="source and destination are one server?")
     return compiled
 
 
@@ -247,6 +252,18 @@ def packets_and_bytes(compiled: Compiled) -> tuple[int, int]:
 
 
 def shorten(spec: WorkloadSpec, duration_ns: int) -> WorkloadSpec:
-    """The same workload with another duration for its streams."""
-    jobs = [j.model_copy(update={"duration": duration_ns}) if hasattr(j, "duration") else j for j in spec.jobs]
-    return spec.model_copy(update={"jobs": jobs})
+    """The same workload with its streams by time, of another duration. Raises UsageError for none."""
+    if duration_ns < 1_000_000:
+        raise UsageError("a duration of less than a millisecond")
+    jobs = [_for_so_long(j, duration_ns) for j in spec.jobs]
+    needed = max((getattr(j, "start", 0) + duration_ns + 10**10 for j in jobs if hasattr(j, "duration")), default=0)
+    return spec.model_copy(update={"jobs": jobs, "limit": max(spec.limit, needed)})
+
+
+def _for_so_long(job: AnyJob, duration_ns: int) -> AnyJob:
+    if not hasattr(job, "duration"):
+        return job
+    update: dict[str, object] = {"duration": duration_ns}
+    if hasattr(job, "size"):
+        update["size"] = None
+    return job.model_copy(update=update)

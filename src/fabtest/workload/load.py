@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path as FilePath
 
@@ -12,6 +13,7 @@ from fabtest.errors import FileProblem, TopologyError, WorkloadError
 from fabtest.topology.faults import fault_of, merge
 from fabtest.topology.source import parse
 from fabtest.workload.schema import PATTERNS, WorkloadSpec
+from fabtest.workload.units import parse_rate
 
 
 def load_workload(file: str | FilePath) -> WorkloadSpec:
@@ -31,7 +33,9 @@ def load_workload_text(text: str, file: str, *, default_name: str = "workload") 
     try:
         source = parse(text, file)
     except TopologyError as error:
-        raise WorkloadError(error.file, error.problems) from None
+        # The shared reader speaks of topologies.
+        told = [replace(p, remedy=p.remedy.replace("kind: rail", "pattern: ring-allreduce")) for p in error.problems]
+        raise WorkloadError(error.file, told) from None
     data = dict(source.data)
     if "pattern" in data and "jobs" not in data:
         job = {key: value for key, value in data.items() if key not in WorkloadSpec.model_fields}
@@ -79,6 +83,16 @@ def load_workload_text(text: str, file: str, *, default_name: str = "workload") 
         source.problem(("jobs", n, "service"), "unreliable service has nothing to slow it down", "give it a `rate:`")
         for n, job in enumerate(spec.jobs)
         if getattr(job, "service", "rc") == "uc" and getattr(job, "rate", None) is None
+    ]
+    faults += [
+        source.problem(("jobs", n, "rate"), f"{getattr(job, 'rate', 0)} is no rate to send at", "more than 0")
+        for n, job in enumerate(spec.jobs)
+        if getattr(job, "rate", None) and not parse_rate(str(getattr(job, "rate", "")), 1500)
+    ]
+    faults += [
+        source.problem(("jobs", n, "service"), "an RDMA READ needs the reliable service", "remove it")
+        for n, job in enumerate(spec.jobs)
+        if job.pattern == "storage-read" and getattr(job, "service", "rc") == "uc"
     ]
     faults += [
         source.problem(("jobs", n, "servers"), f"{name} stands there twice", "remove one")

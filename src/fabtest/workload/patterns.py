@@ -257,7 +257,8 @@ def all_to_all(traffic: Traffic, build: _Build, job: s.AllToAll, ranks: Sequence
                 gathered = [(*gathered[r], *arrived[r]) for r in range(n)]
                 if job.staged:
                     waits = arrived
-            came = arrived if job.staged else gathered
+            # The next iteration needs all of this one, not only its last step.
+            came = gathered
 
 
 def pipeline(traffic: Traffic, build: _Build, job: s.Pipeline, ranks: Sequence[Rank]) -> None:
@@ -363,12 +364,15 @@ def _split(ranks: Sequence[Rank], names: Sequence[str], what: str) -> tuple[list
     return chosen, others
 
 
-def _flow(job: s._Stream, src: Rank, dst: Rank, n: int, verb: Verb | None = None) -> Flow:
+def _flow(job: s._Stream, src: Rank, dst: Rank, n: int, mtu: int, verb: Verb | None = None) -> Flow:
     begin = _start(job, n)
+    length = min(job.message_size, job.size or job.message_size)
+    # An unreliable stream is of single packets.
+    packet = min(length, mtu) if job.service == "uc" else length
     return Flow(
-        src, dst, job.message_size, verb or Verb(job.verb), begin,
+        src, dst, length, verb or Verb(job.verb), begin,
         begin + job.duration if job.size is None else 1 << 62, job.outstanding,
-        parse_rate(job.rate, job.message_size) if job.rate else 0.0, job.service == "rc",
+        parse_rate(job.rate, packet) if job.rate else 0.0, job.service == "rc",
         job.size or 0, job.qps,
     )  # fmt: skip
 
@@ -378,16 +382,16 @@ def _same_nic(ranks: Sequence[Rank], a: str, b: str) -> list[tuple[Rank, Rank]]:
     return [(r, there[r.nic]) for r in ranks if r.server == a and r.nic in there]
 
 
-def point_to_point(traffic: Traffic, job: s.PointToPoint, ranks: Sequence[Rank]) -> None:
+def point_to_point(traffic: Traffic, job: s.PointToPoint, ranks: Sequence[Rank], mtu: int) -> None:
     """NIC r to NIC r of the pairs named."""
     names = list(dict.fromkeys(r.server for r in ranks))
     pairs = job.pairs or ([[names[0], names[-1]]] if len(names) > 1 else [])
     _known(names, [n for pair in pairs for n in pair])
     for a, b in pairs:
         for src, dst in _same_nic(ranks, a, b):
-            traffic.flows.append(_flow(job, src, dst, len(traffic.flows)))
+            traffic.flows.append(_flow(job, src, dst, len(traffic.flows), mtu))
             if job.bidirectional:
-                traffic.flows.append(_flow(job, dst, src, len(traffic.flows)))
+                traffic.flows.append(_flow(job, dst, src, len(traffic.flows), mtu))
 
 
 def _known(names: Sequence[str], wanted: Sequence[str]) -> None:
@@ -396,7 +400,7 @@ def _known(names: Sequence[str], wanted: Sequence[str]) -> None:
         raise UsageError(f"{', '.join(strange)}: no such server takes part", hint=f"servers: {', '.join(names[:20])}")
 
 
-def _star(traffic: Traffic, job: s._Stream, ranks: Sequence[Rank], hub: str, *, inward: bool) -> None:
+def _star(traffic: Traffic, job: s._Stream, ranks: Sequence[Rank], hub: str, mtu: int, *, inward: bool) -> None:
     names = list(dict.fromkeys(r.server for r in ranks))
     centre = hub or names[0]
     _known(names, [centre])
@@ -405,10 +409,10 @@ def _star(traffic: Traffic, job: s._Stream, ranks: Sequence[Rank], hub: str, *, 
             continue
         a, b = (other, centre) if inward else (centre, other)
         for src, dst in _same_nic(ranks, a, b):
-            traffic.flows.append(_flow(job, src, dst, len(traffic.flows)))
+            traffic.flows.append(_flow(job, src, dst, len(traffic.flows), mtu))
 
 
-def permutation(traffic: Traffic, job: s.Permutation, ranks: Sequence[Rank], rng: random.Random) -> None:
+def permutation(traffic: Traffic, job: s.Permutation, ranks: Sequence[Rank], rng: random.Random, mtu: int) -> None:
     """A random derangement of the NICs, to other servers, behind other leaves where that can be."""
     nics = list({(r.server, r.nic): r for r in ranks}.values())
     if len({r.server for r in nics}) < 2:
@@ -434,19 +438,19 @@ def permutation(traffic: Traffic, job: s.Permutation, ranks: Sequence[Rank], rng
                     break
     for src, dst in zip(nics, targets, strict=True):
         if src.server != dst.server:
-            traffic.flows.append(_flow(job, src, dst, len(traffic.flows)))
+            traffic.flows.append(_flow(job, src, dst, len(traffic.flows), mtu))
 
 
-def storage_read(traffic: Traffic, job: s.StorageRead, ranks: Sequence[Rank]) -> None:
+def storage_read(traffic: Traffic, job: s.StorageRead, ranks: Sequence[Rank], mtu: int) -> None:
     """Every client NIC reads from a storage server's."""
     last = list(dict.fromkeys(r.server for r in ranks))[-1]
     stores, clients = _split(ranks, job.storage or [last], "storage")
     for n, client in enumerate(clients):
         same = [r for r in stores if r.rail == client.rail] or stores
-        traffic.flows.append(_flow(job, client, same[n % len(same)], n, Verb.READ))
+        traffic.flows.append(_flow(job, client, same[n % len(same)], n, mtu, Verb.READ))
 
 
-def traffic_of(job: s.AnyJob, ranks: Sequence[Rank], seed: int, first: int = 0) -> Traffic:
+def traffic_of(job: s.AnyJob, ranks: Sequence[Rank], seed: int, first: int = 0, mtu: int = 4096) -> Traffic:
     """The messages of a job, numbered from ``first`` on. Raises UsageError where ranks do not fit the pattern."""
     traffic = Traffic(job.pattern, len(ranks))
     rng = random.Random(f"{seed}/{job.pattern}/{first}")
@@ -480,13 +484,13 @@ def traffic_of(job: s.AnyJob, ranks: Sequence[Rank], seed: int, first: int = 0) 
         case s.FineTune():
             fine_tune(traffic, build, job, ranks)
         case s.PointToPoint():
-            point_to_point(traffic, job, ranks)
+            point_to_point(traffic, job, ranks, mtu)
         case s.Incast():
-            _star(traffic, job, ranks, job.to, inward=True)
+            _star(traffic, job, ranks, job.to, mtu, inward=True)
         case s.Outcast():
-            _star(traffic, job, ranks, job.sender, inward=False)
+            _star(traffic, job, ranks, job.sender, mtu, inward=False)
         case s.Permutation():
-            permutation(traffic, job, ranks, rng)
+            permutation(traffic, job, ranks, rng, mtu)
         case s.StorageRead():
-            storage_read(traffic, job, ranks)
+            storage_read(traffic, job, ranks, mtu)
     return traffic

@@ -258,6 +258,8 @@ def _qp_row(compiled: Compiled, number: int, ends: dict[tuple[int, str], QpResul
     # A READ's data comes back: its responder sends, its requester receives.
     flight = far.flight
     lost = max(0, a["data_tx"] - flight["received"]) if flight else 0
+    # Each packet of an unreliable stream is a message of its own.
+    arrived = flight["received"] if flight else a["messages_success"]
     outage = near.longest_gap_ns if not flight else flight["longest_gap_ns"]
     return QpRow(
         number, compiled.job_of_pair[number], f"{pair.src[0]}:{pair.src[1]}", f"{pair.dst[0]}:{pair.dst[1]}", pair.rail,
@@ -265,7 +267,7 @@ def _qp_row(compiled: Compiled, number: int, ends: dict[tuple[int, str], QpResul
         a["bytes_tx"] + b["bytes_tx"], a["bytes_rx"] + b["bytes_rx"], b["ack_tx"], a["ack_rx"], b["nak_tx"],
         a["nak_rx"], b["cnp_tx"] + a["cnp_tx"], a["cnp_rx"] + b["cnp_rx"], b["ecn_ce_rx"] + a["ecn_ce_rx"],
         a["retransmits"], b["sequence_errors"] + a["sequence_errors"],
-        b["duplicates"] + a["duplicates"], a["timeouts"], a["messages_success"], a["messages_failed"], lost,
+        b["duplicates"] + a["duplicates"], a["timeouts"], arrived, a["messages_failed"] + lost, lost,
         flight["reordered"] if flight else 0, times_of(near.fcts) if len(near.fcts) else None, times_of(near.rtts),
         round(outage / 1e6, 3), a["migrations"],
     )  # fmt: skip

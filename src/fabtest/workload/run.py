@@ -157,7 +157,7 @@ def _start(lab: Lab, compiled: Compiled, share: list[str], visible: bool) -> _Wo
         netns={name: str(lab.node(name).netns) for name in share}, interfaces=interfaces, qps=tuple(qps),
         messages=messages, streams=tuple(s for s in compiled.streams if requester[s.pair] in inside_share),
         expected=expected, limit_ns=compiled.spec.limit, visible=visible, rails=rails,
-        unreliable=tuple((s.pair, s.until_ns) for s in compiled.streams if not s.reliable),
+        unreliable=tuple((s.pair, s.at_ns, s.until_ns) for s in compiled.streams if not s.reliable),
     )  # fmt: skip
     environment = {**os.environ, MARK: lab.name}
     child = subprocess.Popen(

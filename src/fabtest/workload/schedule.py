@@ -177,7 +177,7 @@ class Schedule:
         stream = qp.stream
         if stream is not None and not stream.reliable:
             sent = (qp.psn - qp.spec.psn) & 0xFFFFFF
-            if now >= stream.until_ns or (stream.total and sent * stream.length >= stream.total):
+            if now >= stream.until_ns or (stream.total and sent * min(stream.length, t.mtu) >= stream.total):
                 return None
             if now < qp.next_ns:
                 self._push(qp.next_ns, "wake", qp)

@@ -173,7 +173,9 @@ class Inference(Job):
     request_size: Size = Field(4 << 10, description="bytes of a request")
     response_size: Size = Field(64 << 10, description="bytes of a response")
     requests: int = Field(100, ge=1, le=1_000_000, description="per client and server")
-    arrival: Time = Field(10**7, description="mean time between requests of a client; they come as a Poisson process")
+    arrival: Time = Field(
+        10**7, description="mean time between requests of a client NIC to a server NIC, a Poisson process each"
+    )
 
 
 class FineTune(Job):
@@ -242,6 +244,18 @@ class WorkloadSpec(_Spec):
 def json_schema() -> dict[str, Any]:
     """JSON Schema of workload files."""
     schema = WorkloadSpec.model_json_schema()
+    # One job may stand at the top of the file, without `jobs:`.
+    whole = {
+        key: schema.pop(key) for key in ("properties", "required", "additionalProperties", "type") if key in schema
+    }
+    top = {key: value for key, value in whole["properties"].items() if key != "jobs"}
+    definitions = schema["$defs"]
+    short = []
+    for name in [model.__name__ for model in PATTERNS.values()]:
+        single = dict(definitions[name])
+        single["properties"] = {**top, **single["properties"]}
+        short.append(single)
+    schema["anyOf"] = [whole, *short]
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "fabtest workload"
     return schema

@@ -17,7 +17,7 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.match(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a size: write it as 64KB, 4MB or 1GiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(min(float(match[1]), 1e18) * _BYTES[match[2]])
 
 
 def parse_time(text: str) -> int:
@@ -25,7 +25,7 @@ def parse_time(text: str) -> int:
     match = _TIME.match(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a time: write it as 500us, 10ms or 2s")
-    return int(float(match[1]) * _NS[match[2]])
+    return int(min(float(match[1]), 1e18) * _NS[match[2]])
 
 
 def parse_rate(text: str, packet: int) -> float:
