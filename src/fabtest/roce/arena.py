@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Sequence
-from ipaddress import ip_address
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +77,6 @@ class Arena:
 
     def _column(self, offset: int, kind: str) -> NDArray[np.uint32]:
         return np.ndarray((self.count,), np.dtype(kind), self.memory, self.lead + offset, (self.stride,))
-
-    def psn_of(self, flow: int) -> int:
-        """The next PSN of a flow."""
-        return int(self.psn()[flow])
 
     def psn(self) -> U32:
         """Shape (flows,): the next PSN of each flow."""
@@ -159,8 +154,3 @@ def _extended(opcode: int, payload: int) -> bytes:
     if size == 8:
         return struct.pack("!II", 0x11111111, 0)
     return bytes(size)
-
-
-def example_flow() -> Flow:
-    """A flow for benchmarks and tests."""
-    return Flow(ip_address("10.9.0.1"), ip_address("10.9.0.2"), 0xC000)

@@ -32,7 +32,6 @@ LINK_ADDRESS, FRAME, NETWORK = 32, 66, 80
 SMALL_SLOT, WHOLE_SLOT = 256, 9472
 BLOCK = 1 << 20
 _FAMILY_BIAS = 20  # an IPv6 header is so much longer than an IPv4 header without options
-OTHERHOST = 3
 
 
 def slot_filter(snap: int) -> bytes:

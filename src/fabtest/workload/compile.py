@@ -14,7 +14,7 @@ from fabtest.model import Fabric, Nic, NicPort, Shape
 from fabtest.roce.dcqcn import PROFILES
 from fabtest.roce.entropy import PortPolicy, source_port
 from fabtest.roce.plan import PathSpec, Planned, QpSpec, StreamSpec, TransportSpec
-from fabtest.roce.transport import Verb, packets_of
+from fabtest.roce.transport import Verb
 from fabtest.workload.patterns import Rank, Traffic, traffic_of
 from fabtest.workload.schema import AnyJob, BackgroundTcp, Job, WorkloadSpec
 from fabtest.workload.units import parse_rate
@@ -242,13 +242,6 @@ class _Book:
             if src is not None and dst is not None:
                 found.append(PathSpec(port.name, src, dst, port.mac, self.mac(server, port)))
         return tuple(found)
-
-
-def packets_and_bytes(compiled: Compiled) -> tuple[int, int]:
-    """Data packets and payload bytes of the planned messages that cross the network (streams by time not counted)."""
-    mtu = compiled.transport.mtu
-    crossing = [m for m in compiled.messages if m.pair >= 0]
-    return sum(packets_of(m.length, mtu) for m in crossing), sum(m.length for m in crossing)
 
 
 def shorten(spec: WorkloadSpec, duration_ns: int) -> WorkloadSpec:
