@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fabtest.roce.decode import Line
     from fabtest.workload.results import RunResult
     from fabtest.workload.run import Progressed
+    from fabtest.workload.schema import WorkloadSpec
 
 
 @fabtest_task(
@@ -160,17 +161,9 @@ def traffic_run(
     from fabtest.checks.entropy import advice, measure_entropy, workload_spread
     from fabtest.checks.verdict import NotApplicable
     from fabtest.report.traffic import traffic_page
-    from fabtest.workload import load_workload, workload_path
-    from fabtest.workload.compile import shorten
     from fabtest.workload.run import Captures, compile_for, run_workload, uplinks
-    from fabtest.workload.units import parse_time
 
-    spec = load_workload(workload_path(file))
-    if duration:
-        try:
-            spec = shorten(spec, parse_time(duration))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+    spec = _workload(file, duration)
     for target in filter(None, (html, csv, parquet)):
         if not Path(target).absolute().parent.is_dir():
             raise FileProblem(f"cannot write {target}: no such folder")
@@ -221,6 +214,21 @@ def traffic_run(
         raise Exit(code=1)
     if verdict is not None and verdict.outcome == "inconclusive":
         raise Exit(code=3)
+
+
+def _workload(file: str, duration: str) -> WorkloadSpec:
+    """A workload by file or name, its streams of another duration if one is given. Raises UsageError."""
+    from fabtest.workload import load_workload, workload_path
+    from fabtest.workload.compile import shorten
+    from fabtest.workload.units import parse_time
+
+    spec = load_workload(workload_path(file))
+    if not duration:
+        return spec
+    try:
+        return shorten(spec, parse_time(duration))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 class _Live:
@@ -346,11 +354,9 @@ def traffic_pcap(
     import json
 
     from fabtest.topology.load import load_fabric, topology_path
-    from fabtest.workload import load_workload, workload_path
-    from fabtest.workload.compile import compile_workload, shorten
+    from fabtest.workload.compile import compile_workload
     from fabtest.workload.otg import otg_config
     from fabtest.workload.schedule import Schedule, write_pcap
-    from fabtest.workload.units import parse_time
 
     if format not in ("pcap", "otg"):
         raise UsageError(f"no format {format!r}", hint="pcap or otg")
@@ -359,12 +365,7 @@ def traffic_pcap(
     target = Path(out)
     if not out or target.is_dir():
         raise UsageError("no file to write", hint="give one with --out")
-    spec = load_workload(workload_path(file))
-    if duration:
-        try:
-            spec = shorten(spec, parse_time(duration))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+    spec = _workload(file, duration)
     fabric = load_fabric(topology_path(topology))
     compiled = compile_workload(spec, fabric, family=6 if ipv6 else 0)
     if format == "otg":
