@@ -17,7 +17,7 @@ import pytest
 from fabtest.errors import FileProblem
 from fabtest.model import Tier
 from fabtest.render import render_fabric, write_tree
-from fabtest.render.files import diff_tree
+from fabtest.render.files import diff_tree, iter_files
 from fabtest.sonic.config_db import render_config_db
 from fabtest.sonic.effective import port_qos
 from fabtest.sonic.frr import render_frr, split_by_daemon
@@ -49,18 +49,18 @@ def test_two_renders_are_byte_identical(name: str, tmp_path: Path) -> None:
 
 def test_large_renders_are_byte_identical(tmp_path: Path) -> None:
     fabric = load_fabric(shipped_topologies()["rail-8192"])
-    written, same = write_tree(fabric, tmp_path)
+    written, same = write_tree(iter_files(fabric), tmp_path)
     assert written == 3 + 3 * 640 + 2 * 1024
     assert same == 0
     again = load_fabric(shipped_topologies()["rail-8192"])
-    assert write_tree(again, tmp_path) == (0, written)
+    assert write_tree(iter_files(again), tmp_path) == (0, written)
 
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
     for name in SHIPPED:
-        write_tree(load_fabric(shipped_topologies()[name]), folder / name)
+        write_tree(iter_files(load_fabric(shipped_topologies()[name])), folder / name)
     return folder
 
 
@@ -119,7 +119,7 @@ VARIANTS = {
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_sonic_accepts_every_variant(shared: Path, tmp_path: Path, name: str, release: str) -> None:
-    write_tree(load_fabric_text(VARIANTS[name], "f.yml", default_name="f"), tmp_path)
+    write_tree(iter_files(load_fabric_text(VARIANTS[name], "f.yml", default_name="f")), tmp_path)
     files = sorted(str(p) for p in tmp_path.glob("*/config_db.json"))
     oracle = str(shared / "tools" / "configdb_yang_oracle.py")
     done = subprocess.run([sys.executable, oracle, release, *files], capture_output=True, text=True, check=False)
@@ -230,23 +230,23 @@ def test_cabling_lists_every_cable_once() -> None:
 
 def test_diff_shows_what_would_change(tmp_path: Path) -> None:
     fabric = load_fabric(shipped_topologies()["clos-2x2"])
-    write_tree(fabric, tmp_path)
-    assert diff_tree(fabric, tmp_path) == []
+    write_tree(iter_files(fabric), tmp_path)
+    assert diff_tree(iter_files(fabric), tmp_path) == []
     file = tmp_path / "leaf1" / "config_db.json"
     file.write_text(file.read_text().replace('"ecn": "ecn_all"', '"ecn": "ecn_none"'))
-    lines = diff_tree(fabric, tmp_path)
+    lines = diff_tree(iter_files(fabric), tmp_path)
     assert any(line.startswith("+") and "ecn_all" in line for line in lines)
     with pytest.raises(FileProblem):
-        diff_tree(fabric, tmp_path / "nowhere")
+        diff_tree(iter_files(fabric), tmp_path / "nowhere")
 
 
 def test_a_users_file_is_not_lost(tmp_path: Path) -> None:
     fabric = load_fabric(shipped_topologies()["clos-2x2"])
     mine = tmp_path / "notes.txt"
     mine.write_text("keep")
-    write_tree(fabric, tmp_path)
+    write_tree(iter_files(fabric), tmp_path)
     assert mine.read_text() == "keep"
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(FileProblem):
-        write_tree(fabric, blocked / "below")
+        write_tree(iter_files(fabric), blocked / "below")

@@ -173,7 +173,10 @@ def link_health(lab: Lab, which: Iterable[Link] | None = None) -> list[LinkHealt
         reasons = []
         for end in (link.a, link.b):
             if end.node not in kernels:
-                kernels[end.node] = links(lab.node(end.node))
+                try:
+                    kernels[end.node] = links(lab.node(end.node))
+                except LabError:  # no network: the node does not run
+                    kernels[end.node] = {}
             reason = _end_trouble(end, kernels[end.node], faults)
             if reason:
                 reasons.append(f"{end} {reason}")

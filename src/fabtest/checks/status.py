@@ -93,9 +93,7 @@ def lab_status(lab: Lab) -> LabStatus:
     trouble = [f"{h.link}: {h.why}" for h in cables if not h.up]
     for report in reports:
         trouble += not_as_designed(report)
-    agent = lab.agent_running()
-    if not agent:
-        trouble.append("the agent does not run: changes of CONFIG_DB are not applied (`agent-restart` starts it)")
+    trouble += lab.trouble()
     return LabStatus(
         lab=lab.name,
         topology=fabric.name,
@@ -104,7 +102,7 @@ def lab_status(lab: Lab) -> LabStatus:
         links_up=sum(h.up for h in cables),
         sessions=sum(len(switch_peers(r, s)) for r, s in zip(reports, fabric.switches, strict=True)),
         established=sum(r.established for r in reports),
-        agent=agent,
+        agent=lab.agent_running(),
         faults=faults,
         trouble=tuple(trouble),
         health=reports,

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fabtest.cli.words import task
 from fabtest.errors import FabtestError, LabError
-from fabtest.runtime.base import Lab, Runtime
+from fabtest.runtime.base import Lab
 
 #: Data goes to stdout, everything else to stderr. A terminal wraps what is too long; nothing is cut.
 out = Console(
@@ -66,24 +66,17 @@ def fabtest_task(**words: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def runtime() -> Runtime:
-    """The way labs are run."""
-    from fabtest.runtime.netns import NetnsRuntime
-
-    return NetnsRuntime()
-
-
 def the_lab(name: str) -> Lab:
     """The lab named, or the only one that is up. Raises LabError."""
+    from fabtest.runtime.labs import all_labs, runtime_of
     from fabtest.runtime.namespaces import require_root
 
     require_root()
-    labs = runtime()
     if name:
-        return labs.attach(name)
-    up = [info.name for info in labs.list()]
+        return runtime_of(name).attach(name)
+    up = [info.name for info in all_labs()]
     if len(up) == 1:
-        return labs.attach(up[0])
+        return runtime_of(up[0]).attach(up[0])
     if not up:
         raise LabError("no lab is up", hint="bring one up with `lab-up`")
     raise LabError(f"several labs are up: {', '.join(up)}", hint="say which with --lab")

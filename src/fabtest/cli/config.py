@@ -17,19 +17,24 @@ from fabtest.cli.common import JSON, err, fabtest_task, out, print_json, print_t
     help={
         "topology": "a topology file, or the name of a shipped one",
         "out": "folder to write to; default labs/<name>. Only rendered files are replaced",
+        "format": "files (default), or with them: containerlab (a topology to deploy), clabernetes (for Kubernetes), "
+        "air (NVIDIA Air)",
         "diff": "compare with the files in this folder and write nothing; exit code 1 if anything would change",
         "json": JSON,
     },
 )
-def config_render(c: Any, topology: str, out: str = "", diff: str = "", json: bool = False) -> None:
+def config_render(
+    c: Any, topology: str, out: str = "", format: str = "files", diff: str = "", json: bool = False
+) -> None:
     """Render what production would get: config_db.json and frr.conf per switch, addressing per server, cabling."""
-    from fabtest.render import write_tree
-    from fabtest.render.files import diff_tree
+    from fabtest.render import diff_tree, write_tree
+    from fabtest.render.formats import formatted_files
     from fabtest.topology import load_fabric, topology_path
 
     fabric = load_fabric(topology_path(topology))
+    files = formatted_files(fabric, format)
     if diff:
-        lines = diff_tree(fabric, Path(diff))
+        lines = diff_tree(files, Path(diff))
         if json:
             print_json({"changed": bool(lines), "diff": "".join(lines)})
         else:
@@ -39,7 +44,7 @@ def config_render(c: Any, topology: str, out: str = "", diff: str = "", json: bo
         err.print(f"{diff} is what {topology} renders")
         return
     folder = Path(out or f"labs/{fabric.name}")
-    written, same = write_tree(fabric, folder)
+    written, same = write_tree(files, folder)
     if json:
         print_json({"folder": str(folder), "written": written, "unchanged": same})
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from invoke.exceptions import Exit
 
-from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, print_table, runtime, the_lab
+from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, print_table, the_lab
 from fabtest.cli.stages import Stages
 from fabtest.cli.words import remainder
 from fabtest.errors import LabError, UsageError
@@ -21,19 +21,31 @@ DEFAULT_TOPOLOGY = "clos-2x2"
     help={
         "topology": f"a topology file, or the name of a shipped one (see `topologies`); default {DEFAULT_TOPOLOGY}",
         "name": "name of the lab; default: the topology's",
+        "runtime": "netns (network namespaces) or containerlab (containers; see `images`); default: $FABTEST_RUNTIME, "
+        "else what the topology says",
         "wait": "wait until the fabric has converged as designed (--no-wait: return once it is built)",
         "timeout": "seconds to wait for convergence",
+        "locked": "a lock file (of `lab-lock`): refuse to build what differs from it",
         "json": JSON,
     },
 )
 def lab_up(
-    c: Any, topology: str | None = None, name: str = "", wait: bool = True, timeout: float = 120.0, json: bool = False
+    c: Any,
+    topology: str | None = None,
+    name: str = "",
+    runtime: str = "",
+    wait: bool = True,
+    timeout: float = 120.0,
+    locked: str = "",
+    json: bool = False,
 ) -> None:
     """Bring a fabric up as a lab: lab-up [TOPOLOGY] [--name NAME].
 
-    Renders every configuration, builds namespaces and links, starts the switches, and waits until every BGP session
+    Renders every configuration, builds nodes and links, starts the switches, and waits until every BGP session
     is up and every route is there with its full ECMP width.
     """
+    from fabtest.runtime.labs import chosen
+    from fabtest.runtime.lock import check_lock, lab_lock, read_lock, write_lock
     from fabtest.runtime.namespaces import require_root
     from fabtest.runtime.state import LabFolder
     from fabtest.topology import load_fabric_text, topology_path
@@ -44,9 +56,15 @@ def lab_up(
     source = read_topology(path)
     fabric = load_fabric_text(source, str(path), default_name=path.stem)
     lab_name = name or fabric.name
+    labs = chosen(runtime, fabric.emulation.runtime)
+    wanted = read_lock(locked) if locked else None
     start = time.monotonic()
     with LabFolder(lab_name).lock(), Stages() as stages:
-        lab = runtime().deploy(fabric, source, lab_name, stages.begin)
+        lock = lab_lock(fabric, source, labs.name)
+        if wanted is not None:
+            check_lock(wanted, lock, locked)
+        lab = labs.deploy(fabric, source, lab_name, stages.begin)
+        write_lock(lock, LabFolder(lab_name))
         if wait:
             from fabtest.checks.converge import wait_converged
 
@@ -55,8 +73,9 @@ def lab_up(
     seconds = time.monotonic() - start
     if json:
         print_json({
-            "lab": lab_name, "topology": fabric.name, "switches": len(fabric.switches), "servers": len(fabric.servers),
-            "links": len(fabric.links), "converged": wait, "seconds": round(seconds, 3),
+            "lab": lab_name, "topology": fabric.name, "runtime": labs.name, "switches": len(fabric.switches),
+            "servers": len(fabric.servers), "links": len(fabric.links), "converged": wait,
+            "seconds": round(seconds, 3),
             "stages": {k: round(v, 3) for k, v in stages.seconds.items()},
         })  # fmt: skip
         return
@@ -82,12 +101,12 @@ def lab_up(
 )
 def lab_down(c: Any, lab: str | None = None, all: bool = False) -> None:
     """Take a lab down: lab-down [LAB] or lab-down --all. Nothing of it is left."""
+    from fabtest.runtime.labs import all_labs, runtime_of
     from fabtest.runtime.namespaces import require_root
     from fabtest.runtime.state import LabFolder
 
     require_root()
-    labs = runtime()
-    known = [info.name for info in labs.list()]
+    known = [info.name for info in all_labs()]
     if all:
         names = known
     elif lab:
@@ -101,7 +120,7 @@ def lab_down(c: Any, lab: str | None = None, all: bool = False) -> None:
     for name in names:
         start = time.monotonic()
         with LabFolder(name).lock(wait=10):
-            found = labs.destroy(name)
+            found = runtime_of(name).destroy(name)
         if not found and not all:
             raise LabError(f"there is no lab {name}", hint=f"labs: {', '.join(known) or 'none'}")
         out.print(f"lab {name} is down ({time.monotonic() - start:.1f} s)")
@@ -110,7 +129,9 @@ def lab_down(c: Any, lab: str | None = None, all: bool = False) -> None:
 @fabtest_task(help={"json": JSON})
 def lab_list(c: Any, json: bool = False) -> None:
     """Labs on this machine."""
-    found = runtime().list()
+    from fabtest.runtime.labs import all_labs
+
+    found = all_labs()
     if json:
         print_json([
             {k: getattr(info, k) for k in ("name", "state", "topology", "switches", "servers", "since", "runtime")}
@@ -119,6 +140,31 @@ def lab_list(c: Any, json: bool = False) -> None:
         return
     rows = [[i.name, i.state, i.topology, str(i.switches), str(i.servers), i.since, i.runtime] for i in found]
     print_table(["LAB", "STATE", "TOPOLOGY", "SWITCHES", "SERVERS", "SINCE", "RUNTIME"], rows)
+
+
+@fabtest_task(optional=["lab"], help={"lab": LAB, "out": "write it to this file instead of standard output"})
+def lab_lock(c: Any, lab: str | None = None, out: str = "") -> None:
+    """The lock of a lab: hashes of what was built and versions of what it was built with; see `lab-up --locked`."""
+    import sys
+    from pathlib import Path
+
+    from fabtest.errors import FileProblem
+    from fabtest.runtime.lock import LOCK
+    from fabtest.runtime.state import LabFolder
+
+    path = LabFolder(the_lab(lab or "").name).path / LOCK
+    try:
+        text = path.read_text()
+    except OSError:
+        raise LabError("this lab has no lock: it was built by an older fabtest", hint="`lab-up` it again") from None
+    if not out:
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text)
+    except OSError as error:
+        raise FileProblem(f"cannot write {out}: {error.strerror}") from None
+    err.print(f"{out} written")
 
 
 @fabtest_task(optional=["lab"], help={"lab": LAB, "json": JSON, "all": "list every node and link, also of large labs"})

@@ -1,4 +1,4 @@
-"""One process per lab that plays SONiC's manager and sync daemons for every switch of it.
+"""One process that plays SONiC's manager and sync daemons for every switch of a lab, or for the one it runs in.
 
 It is driven by events: Redis keyspace notifications (CONFIG_DB changed), netlink (links, addresses, routes,
 neighbours changed) and LLDP frames; timers cover port counters, BGP and BFD state, and LLDP hellos. Nothing it does
@@ -8,15 +8,13 @@ only what differs.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import resource
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +28,7 @@ from fabtest.litenode import lldp, publish
 from fabtest.litenode.database import INITIALIZED, client, read_config
 from fabtest.litenode.intent import TABLES, SwitchIntent, switch_intent
 from fabtest.litenode.kernel import apply_hash, apply_intent
-from fabtest.model import Fabric, Server, Switch
-from fabtest.runtime.namespaces import inside, namespace_path
+from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import (
     RTM_DELLINK,
     RTM_DELNEIGH,
@@ -48,7 +45,6 @@ from fabtest.runtime.netlink import (
     LinkInfo,
     NetlinkSocket,
 )
-from fabtest.runtime.state import LabFolder
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
 
@@ -72,15 +68,30 @@ class _Written:
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-class Node:
-    """What the agent keeps of one node. A server has LLDP only."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the parts of a node are: its network, the folder of its ``redis.sock``, that of its daemons' vty sockets.
 
-    def __init__(self, lab: LabFolder, spec: Switch | Server) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.is_switch = isinstance(spec, Switch)
-        self.folder = lab.node(spec.name)
-        self.netns = namespace_path(lab.name, spec.name)
+    ``ports`` is how many of its ports are cabled; a server has LLDP only, and needs neither folder.
+    """
+
+    name: str
+    is_switch: bool
+    netns: Path
+    redis: Path
+    vty: Path
+    ports: int
+
+
+class Node:
+    """What the agent keeps of one node."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.name = place.name
+        self.is_switch = place.is_switch
+        self.folder = place.redis
+        self.netns = place.netns
         with inside(self.netns):
             self.events = NetlinkSocket(GROUPS if self.is_switch else RTMGRP_LINK)
             self.kernel = NetlinkSocket()
@@ -117,11 +128,28 @@ class Node:
 
 
 class Agent:
-    """The loop over all nodes of a lab."""
+    """The loop over the nodes of a lab.
 
-    def __init__(self, lab: LabFolder, fabric: Fabric) -> None:
-        self.lab = lab
-        self.fabric = fabric
+    ``cut`` tells which ports of a node a fault holds down; ``ready`` is written once the agent listens; ``ahead`` is
+    called with an intent before the kernel is brought in line with it.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        *,
+        ready: Path,
+        bfd: bool,
+        qp_hash: bool,
+        cut: Callable[[str], set[str]] = lambda name: set(),
+        ahead: Callable[[SwitchIntent], None] = lambda intent: None,
+    ) -> None:
+        self.places = places
+        self.ready = ready
+        self.bfd = bfd
+        self.qp_hash = qp_hash
+        self.cut = cut
+        self.ahead = ahead
         self.selector = selectors.DefaultSelector()
         self.nodes: dict[str, Node] = {}
         self.running = True
@@ -131,12 +159,11 @@ class Agent:
 
     def run(self) -> None:
         """Until SIGTERM."""
-        (self.lab.path / "agent.ready").write_text(f"{os.getpid()}\n")
+        self.ready.write_text(f"{os.getpid()}\n")
         os.nice(10)  # forwarding and BGP come first
         now = time.monotonic()
-        specs: list[Switch | Server] = [*self.fabric.switches, *self.fabric.servers]
-        for spec in specs:
-            node = Node(self.lab, spec)
+        for place in self.places:
+            node = Node(place)
             self.nodes[node.name] = node
             self.selector.register(node.events, selectors.EVENT_READ, (self._on_netlink, node))
             self.selector.register(node.wire, selectors.EVENT_READ, (self._on_lldp, node))
@@ -146,12 +173,11 @@ class Agent:
                 self._hello(node, node.links)
         for node in self.switches():
             self._connect(node)
-        log.info(
-            "agent of %s: %d switches, %d servers", self.lab.name, len(self.fabric.switches), len(self.fabric.servers)
-        )
-        ports = sum(len(self.fabric.links_of[s.name]) for s in self.fabric.switches)
+        switches = len(self.switches())
+        log.info("agent of %d switches and %d servers", switches, len(self.nodes) - switches)
+        ports = sum(place.ports for place in self.places if place.is_switch)
         self._every(max(1.0, ports / COUNTER_PORTS_PER_S), self._counters)
-        self._every(max(1.0, len(self.fabric.switches) / BGP_NODES_PER_S), self._sessions)
+        self._every(max(1.0, switches / BGP_NODES_PER_S), self._sessions)
         self._every(1.0, self._reconnect)
         self._every(1.0, self._hellos)
         while self.running:
@@ -312,18 +338,6 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------------ kernel
 
-    def cut(self, node: Node) -> set[str]:
-        """Ports of a node that a fault holds down."""
-        try:
-            faults = json.loads((self.lab.path / "faults.json").read_text())
-        except (OSError, ValueError):
-            return set()
-        if node.name in faults:
-            return {link.end(node.name).port for link in self.fabric.links_of[node.name]}
-        return {
-            key.partition(":")[2] for key, how in faults.items() if key.startswith(f"{node.name}:") and how == "carrier"
-        }
-
     def _apply(self, node: Node) -> None:
         """CONFIG_DB to the kernel, and what follows from it to the other databases. One that is still being filled
         is left alone: its end is announced by a key of its own."""
@@ -334,7 +348,8 @@ class Agent:
         for warning in intent.warnings:
             node.warn(warning)
         try:
-            if apply_intent(intent, node.kernel, self.cut(node)):
+            self.ahead(intent)
+            if apply_intent(intent, node.kernel, self.cut(node.name)):
                 log.info("%s: kernel brought in line with CONFIG_DB", node.name)
         except (FabtestError, ValueError) as error:  # one row the kernel refuses must not stop the others' publishing
             node.warn(str(error))
@@ -344,7 +359,7 @@ class Agent:
         if node.hashed != wanted:
             with inside(node.netns):
                 number = int(seed) if seed and str(seed).isdigit() else None
-                for warning in apply_hash(intent, number, qp_hash=self.fabric.qp_hash):
+                for warning in apply_hash(intent, number, qp_hash=self.qp_hash):
                     node.warn(warning)
             node.hashed = wanted
         appl, state = publish.interface_tables(intent)
@@ -445,7 +460,7 @@ class Agent:
                 self._guarded(node, self._publish_lldp, node)
 
     def _on_lldp(self, node: Node) -> None:
-        changed = answer = False
+        changed = False
         while True:
             try:
                 data, (port, _, kind, *_) = node.wire.recvfrom(2048)
@@ -456,7 +471,7 @@ class Agent:
             if kind == socket.PACKET_OUTGOING:
                 continue
             neighbour = lldp.parse(data)
-            if neighbour is None:
+            if neighbour is None or (node.is_switch and not port.startswith("Ethernet")):
                 continue
             before = node.neighbours.get(port)
             node.neighbours[port] = (neighbour, time.monotonic())
@@ -464,7 +479,7 @@ class Agent:
                 changed = True
                 if port in node.links:  # a new neighbour has not heard of us (802.1AB fast start)
                     self._hello(node, {port: node.links[port]})
-        if changed and node.is_switch and node.pubsub is not None and not answer:
+        if changed and node.is_switch and node.pubsub is not None:
             self._publish_lldp(node)
 
     def _publish_lldp(self, node: Node) -> None:
@@ -503,14 +518,14 @@ class Agent:
         """States of BGP and BFD; those of a daemon that does not answer are not known, so their rows go."""
         summary = self._ask(node, "bgpd", "show bgp summary json") or {}
         self._write(node, DbId.STATE, "NEIGH_STATE_TABLE", publish.bgp_tables(summary))
-        if self.fabric.bgp.bfd:
+        if self.bfd:
             peers = self._ask(node, "bfdd", "show bfd peers json") or []
             self._write(node, DbId.STATE, "BFD_SESSION_TABLE", publish.bfd_table(peers))
 
     @staticmethod
     def _ask(node: Node, daemon: str, command: str) -> Any:
         try:
-            return vty_json(node.folder / "run" / f"{daemon}.vty", command, timeout=1.0)
+            return vty_json(node.place.vty / f"{daemon}.vty", command, timeout=1.0)
         except ExecError as error:
             node.warn(error.message)
             return None
@@ -520,20 +535,8 @@ class Agent:
 _GROUP = {"VLAN_TABLE": "VLAN", "VLAN_MEMBER_TABLE": "VLAN"}
 
 
-def main(lab: str) -> None:
-    """Entry point of the agent process."""
-    from fabtest.topology import load_fabric_text
-
-    folder = LabFolder(lab)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", filename=folder.path / "agent.log"
-    )
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
-    record = folder.read()
-    text = Path(folder.topology).read_text()
-    fabric = load_fabric_text(text, str(folder.topology), default_name=record.topology if record else lab)
-    agent = Agent(folder, fabric)
+def run(agent: Agent) -> None:
+    """The agent until SIGTERM; what ends it otherwise is in its log."""
     signal.signal(signal.SIGTERM, lambda *_: setattr(agent, "running", False))
     try:
         agent.run()

@@ -10,28 +10,7 @@ from fabtest.litenode.intent import DEFAULT_MTU, SwitchIntent
 from fabtest.runtime.bpf import load_qp_hash
 from fabtest.runtime.namespaces import write_sysctls
 from fabtest.runtime.netlink import Batch, LinkInfo, NetlinkSocket
-
-SWITCH_SYSCTLS: dict[str, int | str] = {
-    "net.ipv4.conf.all.forwarding": 1,
-    "net.ipv4.conf.default.forwarding": 1,
-    "net.ipv4.conf.all.rp_filter": 0,
-    "net.ipv4.conf.default.rp_filter": 0,
-    # A next hop whose link lost carrier is skipped at once, as an ASIC does, not when BGP has withdrawn it.
-    "net.ipv4.conf.all.ignore_routes_with_linkdown": 1,
-    "net.ipv4.conf.default.ignore_routes_with_linkdown": 1,
-    "net.ipv4.conf.all.send_redirects": 0,
-    "net.ipv4.conf.default.send_redirects": 0,
-    "net.ipv4.icmp_ratelimit": 0,
-    "net.ipv4.fib_multipath_use_neigh": 1,
-    "net.ipv6.conf.all.forwarding": 1,
-    "net.ipv6.conf.default.forwarding": 1,
-    "net.ipv6.conf.default.accept_dad": 0,
-    "net.ipv6.conf.all.keep_addr_on_down": 1,
-    "net.ipv6.conf.default.keep_addr_on_down": 1,
-    "net.ipv6.conf.all.ignore_routes_with_linkdown": 1,
-    "net.ipv6.conf.default.ignore_routes_with_linkdown": 1,
-}
-SEED_SYSCTL = "net.ipv4.fib_multipath_hash_seed"
+from fabtest.sonic.sysctl import SEED, hash_sysctls
 
 
 def managed(name: str) -> bool:
@@ -112,21 +91,8 @@ def apply_hash(intent: SwitchIntent, seed: int | None, *, qp_hash: bool = False)
 
     ``qp_hash``: the policy that takes a packet's hash as it is, where ``hash_by_qp`` has put one.
     """
-    values: dict[str, int | str] = {}
-    if qp_hash:
-        for family in ("ipv4", "ipv6"):
-            values[f"net.{family}.fib_multipath_hash_policy"] = 1
-    elif intent.hash:
-        for family in ("ipv4", "ipv6"):
-            values[f"net.{family}.fib_multipath_hash_policy"] = intent.hash.policy
-            values[f"net.{family}.fib_multipath_hash_fields"] = intent.hash.fields
-    else:
-        for family in ("ipv4", "ipv6"):
-            values[f"net.{family}.fib_multipath_hash_policy"] = 0
-    if seed is not None:
-        values[SEED_SYSCTL] = seed
-    missing = write_sysctls(values)
-    if SEED_SYSCTL in missing:
+    missing = write_sysctls(hash_sysctls(intent.hash, seed, qp_hash=qp_hash))
+    if SEED in missing:
         return [
             "this kernel has no per-namespace hash seed (Linux 6.11 added it): all switches hash alike, so tiers "
             "polarise"

@@ -24,6 +24,8 @@ from fabtest.sonic.db import ConfigDb, DbId, to_redis
 Rows = dict[str, dict[str, str]]
 #: Kernel route protocols (rtnetlink.h, FRR's zebra/rt_netlink.h) by SONiC's word for them.
 PROTOCOLS = {2: "kernel", 3: "kernel", 4: "static", 186: "bgp", 196: "static"}
+#: The management port of a container; fpmsyncd does not offload its routes either.
+MANAGEMENT = "eth0"
 #: Tables buffermgrd copies from CONFIG_DB to APPL_DB.
 BUFFER_TABLES = (
     "BUFFER_PG", "BUFFER_POOL", "BUFFER_PORT_EGRESS_PROFILE_LIST", "BUFFER_PORT_INGRESS_PROFILE_LIST",
@@ -116,7 +118,7 @@ def route_table(routes: Iterable[RouteInfo], names: Mapping[int, str]) -> Rows:
         if route.table != RT_TABLE_MAIN or route.kind != RTN_UNICAST or route.prefix.is_link_local:
             continue
         hops = sorted((names.get(i, ""), "" if gw is None else str(gw), w) for gw, i, w in route.hops)
-        hops = [h for h in hops if h[0]]
+        hops = [h for h in hops if h[0] and h[0] != MANAGEMENT]
         if not hops or route.prefix.is_multicast:
             continue
         any_address = "0.0.0.0" if route.prefix.version == 4 else "::"

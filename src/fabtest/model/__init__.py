@@ -7,6 +7,7 @@ Everything here is frozen, does no input or output and knows nothing of YAML, SO
 from fabtest.model.fabric import (
     BgpIntent,
     BgpSession,
+    Emulation,
     Endpoint,
     Fabric,
     FailoverBounds,
@@ -28,6 +29,7 @@ __all__ = [
     "BgpIntent",
     "BgpSession",
     "EcnCurve",
+    "Emulation",
     "Endpoint",
     "Fabric",
     "FailoverBounds",

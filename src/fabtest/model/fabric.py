@@ -236,6 +236,22 @@ class FailoverBounds:
     silent_extra_ms: int = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """How a lab runs the fabric. ``runtime`` is ``netns`` or ``containerlab``; the rest is of containers but
+    ``qp_hash``: ECMP of the emulated switches hashes the destination queue pair as well (E-ECMP), as no SONiC does.
+
+    ``cpu`` (CPUs) and ``memory`` (as Docker writes it, ``2GB``) bound each switch; empty images are fabtest's own.
+    """
+
+    runtime: str = "netns"
+    qp_hash: bool = False
+    sonic_image: str = ""
+    server_image: str = ""
+    cpu: float | None = None
+    memory: str = ""
+
+
 @dataclass(frozen=True)
 class Fabric:
     """A whole fabric. Order of switches, servers and links is deterministic and part of the value."""
@@ -251,8 +267,12 @@ class Fabric:
     families: tuple[int, ...]
     unnumbered: bool
     mtu: int
-    #: ECMP of the emulated switches hashes the destination queue pair as well (E-ECMP); no SONiC release can.
-    qp_hash: bool = False
+    emulation: Emulation = Emulation()
+
+    @property
+    def qp_hash(self) -> bool:
+        """Whether ECMP hashes the destination queue pair too."""
+        return self.emulation.qp_hash
 
     @cached_property
     def switch(self) -> dict[str, Switch]:

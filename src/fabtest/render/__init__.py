@@ -3,6 +3,6 @@
 ``render_fabric`` is pure and byte-identical on every run; ``write_tree`` and ``diff_tree`` touch the disk.
 """
 
-from fabtest.render.files import Tree, diff_tree, render_fabric, write_tree
+from fabtest.render.files import Tree, diff_tree, iter_files, render_fabric, write_tree
 
-__all__ = ["Tree", "diff_tree", "render_fabric", "write_tree"]
+__all__ = ["Tree", "diff_tree", "iter_files", "render_fabric", "write_tree"]

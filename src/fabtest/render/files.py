@@ -7,7 +7,7 @@ import difflib
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ def normalised(fabric: Fabric) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_tree(fabric: Fabric, folder: Path) -> tuple[int, int]:
-    """Write the files below ``folder``; (files written, files already right). Each file is replaced whole.
+def write_tree(files: Iterable[tuple[str, bytes]], folder: Path) -> tuple[int, int]:
+    """Write the files (of ``iter_files``) below ``folder``; (written, already right). Each file is replaced whole.
 
     Only files fabtest renders are touched. Raises FileProblem.
     """
@@ -142,7 +142,7 @@ def write_tree(fabric: Fabric, folder: Path) -> tuple[int, int]:
     fresh = not folder.exists()
     made: set[Path] = set()
     try:
-        for name, content in iter_files(fabric):
+        for name, content in files:
             path = folder / name
             if fresh:  # nothing of anyone's to replace
                 if path.parent not in made:
@@ -171,13 +171,13 @@ def write_tree(fabric: Fabric, folder: Path) -> tuple[int, int]:
     return written, same
 
 
-def diff_tree(fabric: Fabric, folder: Path) -> list[str]:
+def diff_tree(files: Iterable[tuple[str, bytes]], folder: Path) -> list[str]:
     """Unified diff from the files below ``folder`` to what would be rendered; empty if nothing would change."""
     lines: list[str] = []
     if not folder.is_dir():
         raise FileProblem(f"no such folder: {folder}", hint="render one with `config-render TOPOLOGY --out DIR`")
     seen = set()
-    for name, content in iter_files(fabric):
+    for name, content in files:
         seen.add(name)
         path = folder / name
         old = path.read_bytes() if path.is_file() else b""

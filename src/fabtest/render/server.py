@@ -96,12 +96,14 @@ def _main_prefixes(fabric: Fabric, rail: int | None, plane: int, family: int) ->
 def server_script(server: Server, network: ServerNetwork) -> str:
     """The same as iproute2 commands, for a real server (or to read)."""
     lines = [f"# {server.name}: addresses and per-NIC routing", "set -e"]
-    lines += [f"sysctl -qw {key}={value}" for key, value in SYSCTLS.items()]
+    lines += [f"sysctl -eqw {key}={value}" for key, value in SYSCTLS.items()]
     for port in network.ports:
         lines += [f"ip address replace {address} dev {port.name}" for address in port.addresses]
         lines.append(f"ip link set {port.name} mtu {port.mtu} up")
     for route in network.routes:
         lines.append(f"ip route replace {route.prefix} via {route.gateway} dev {route.port} table {route.table}")
     for n, (address, table) in enumerate(network.rules):
-        lines.append(f"ip rule add from {address.ip} lookup {table} priority {RULE_PRIORITY + n}")
+        family = "" if address.version == 4 else "-6 "
+        lines.append(f"ip {family}rule del priority {RULE_PRIORITY + n} 2>/dev/null || true")
+        lines.append(f"ip {family}rule add from {address.ip} lookup {table} priority {RULE_PRIORITY + n}")
     return "\n".join(lines) + "\n"

@@ -95,7 +95,10 @@ class LiveNode(Protocol):
         """Files its daemons write to, those that matter most last."""
 
     def interface(self, port: str) -> str:
-        """The kernel interface behind a port."""
+        """The kernel interface behind a port: it has the port's addresses."""
+
+    def wire(self, port: str) -> str:
+        """The kernel interface that has the cable of a port, and its carrier; often the same."""
 
 
 class Lab(Protocol):
@@ -142,6 +145,9 @@ class Lab(Protocol):
 
     def restart_agent(self) -> None:
         """Start it (again); traffic is not disturbed."""
+
+    def trouble(self) -> list[str]:
+        """What is wrong with the lab itself (an agent or a container that is gone), not with its fabric."""
 
 
 class Runtime(Protocol):

@@ -32,8 +32,10 @@ TC_H_CLSACT, TC_H_CLSACT_INGRESS, CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFF
 TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT = 1, 2, 6, 7, 8, 1
 RTMGRP_LINK, RTMGRP_NEIGH, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE = 1, 4, 0x10, 0x40
 RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE = 0x100, 0x400
-IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 1, 0x40, 0x10000
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
+IFF_UP, IFF_RUNNING, IFF_ALLMULTI, IFF_LOWER_UP = 1, 0x40, 0x200, 0x10000
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
+IFLA_LINKINFO, IFLA_NET_NS_FD = 18, 28
+IFLA_MACVLAN_MODE, MACVLAN_MODE_PASSTHRU = 1, 8
 IFLA_STATS64, IFLA_XDP = 23, 43
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFLA_XDP_FD, IFLA_XDP_ATTACHED, IFLA_XDP_FLAGS, XDP_FLAGS_SKB_MODE = 1, 2, 3, 2
@@ -126,11 +128,27 @@ class Batch:
         body += attribute(IFLA_LINKINFO, _text(IFLA_INFO_KIND, "bridge"))
         self._add(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"bridge {name}")
 
+    def macvlan(self, name: str, lower: int) -> None:
+        """All that an interface receives and sends, under another name and with its carrier and MAC (mode passthru)."""
+        body = _IFINFO.pack(0, 0, 0, IFF_ALLMULTI, IFF_ALLMULTI) + _text(IFLA_IFNAME, name) + _u32(IFLA_LINK, lower)
+        info = _text(IFLA_INFO_KIND, "macvlan")
+        info += attribute(IFLA_INFO_DATA, _u32(IFLA_MACVLAN_MODE, MACVLAN_MODE_PASSTHRU))
+        body += attribute(IFLA_LINKINFO, info)
+        self._add(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"macvlan {name}")
+
     def delete_link(self, index: int, label: str) -> None:
         """Remove an interface."""
         self._add(RTM_DELLINK, 0, _IFINFO.pack(0, 0, index, 0, 0), f"delete {label}")
 
-    def set_link(self, name: str, *, up: bool | None = None, mtu: int | None = None, master: int | None = None) -> None:
+    def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        mtu: int | None = None,
+        master: int | None = None,
+        mac: str | None = None,
+    ) -> None:
         """Change an interface by name; ``master`` 0 takes it out of its bridge."""
         flags, mask = (IFF_UP if up else 0, IFF_UP) if up is not None else (0, 0)
         body = _IFINFO.pack(0, 0, 0, flags, mask) + _text(IFLA_IFNAME, name)
@@ -138,6 +156,8 @@ class Batch:
             body += _u32(IFLA_MTU, mtu)
         if master is not None:
             body += _u32(IFLA_MASTER, master)
+        if mac is not None:
+            body += _mac(mac)
         self._add(RTM_NEWLINK, 0, body, f"link {name}")
 
     def set_xdp(self, name: str, program: int) -> None:

@@ -19,9 +19,9 @@ import redis
 from fabtest.errors import FabtestError, LabError, MachineError
 from fabtest.litenode import database
 from fabtest.litenode.intent import switch_intent
-from fabtest.litenode.kernel import SWITCH_SYSCTLS, apply_hash, apply_intent, hash_by_qp
+from fabtest.litenode.kernel import apply_hash, apply_intent, hash_by_qp
 from fabtest.model import Endpoint, Fabric, Link, Switch
-from fabtest.render import write_tree
+from fabtest.render import iter_files, write_tree
 from fabtest.render.server import SYSCTLS
 from fabtest.runtime import host, namespaces, processes
 from fabtest.runtime.base import LabInfo, Progress
@@ -32,6 +32,7 @@ from fabtest.runtime.netlink import Batch, NetlinkSocket, VethEnd
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program
 from fabtest.runtime.state import HOST_LIMITS, LabFolder, LabRecord, folders, locks_left
+from fabtest.sonic.sysctl import SWITCH_SYSCTLS
 
 #: Up to so many switches, databases are filled while the first bgpds wait for their peers; with more of them the
 #: machine has no time to spare then, and the spines would only come later.
@@ -54,6 +55,10 @@ class NetnsRuntime:
         folder = LabFolder(name)
         if folder.exists() or name in namespaces.existing():
             record = folder.read()
+            if record and record.runtime != self.name:
+                raise LabError(
+                    f"lab {name} is already there, as {record.runtime}", hint=f"`lab-down {name}` first, or --name"
+                )
             if record and record.state == "up":
                 raise LabError(f"lab {name} is already up", hint=f"`lab-down --lab {name}` first, or choose --name")
             self.destroy(name)
@@ -117,6 +122,8 @@ class NetnsRuntime:
         found: dict[str, LabInfo] = {}
         for folder in folders():
             record = folder.read()
+            if record and record.runtime != self.name:
+                continue
             if record:
                 found[folder.name] = LabInfo(
                     folder.name, record.state if folder.name in known else "broken", record.topology, record.switches,
@@ -126,7 +133,7 @@ class NetnsRuntime:
                 found[folder.name] = LabInfo(folder.name, "broken", "", 0, 0, "", self.name)
         for name, nodes in known.items():
             found.setdefault(name, LabInfo(name, "broken", "", 0, len(nodes), "", self.name))
-        for name in locks_left():
+        for name in locks_left():  # of commands that were killed before they made a folder
             found.setdefault(name, LabInfo(name, "broken", "", 0, 0, "", self.name))
         return [found[name] for name in sorted(found)]
 
@@ -141,7 +148,7 @@ class _Deployment:
         self.source = source
         self.progress = progress
         self.live = NetnsLab(folder, fabric)
-        self.switches = [self.live.node(s.name) for s in fabric.switches]
+        self.switches = [self.live.netns_node(s.name) for s in fabric.switches]
 
     def run(self) -> NetnsLab:
         record = LabRecord(
@@ -151,7 +158,7 @@ class _Deployment:
         self.folder.write(record)
         self.folder.topology.write_text(self.source)
         self.progress("files", 0, len(self.fabric.node_names))
-        write_tree(self.fabric, self.folder.nodes)
+        write_tree(iter_files(self.fabric), self.folder.nodes)
         host.make_room(self.fabric, HOST_LIMITS)
         self._namespaces()
         start_redis(self.lab, self.switches)

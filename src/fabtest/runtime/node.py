@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,31 +27,11 @@ class NetnsNode:
 
     def exec(self, argv: Sequence[str], timeout: float = 30.0) -> Completed:
         """Run a command in the node, with the node's own /etc/sonic, /etc/frr and /run."""
-        try:
-            done = subprocess.run(
-                node_command(self, argv), capture_output=True, text=True, errors="replace", timeout=timeout, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise ExecError(f"{self.name}: {' '.join(argv)} did not end within {timeout:g} s") from None
-        return Completed(done.returncode, done.stdout, done.stderr)
+        return run_command(self.name, node_command(self, argv), timeout)
 
     def interactive(self, argv: Sequence[str], timeout: float | None) -> int:
         """Run a command on the caller's terminal."""
-        child = subprocess.Popen(node_command(self, argv))
-        # Ctrl-C is the command's, not ours; set after the start, since a child inherits what is ignored.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGINT)
-            try:
-                child.wait(2)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            return 124
-        finally:
-            signal.signal(signal.SIGINT, before)
+        return run_on_terminal(node_command(self, argv), timeout)
 
     def db(self, db: DbId) -> Any:
         """A Redis client. Raises UsageError on a server."""
@@ -71,6 +51,43 @@ class NetnsNode:
     def interface(self, port: str) -> str:
         """Ports keep their names here."""
         return port
+
+    def wire(self, port: str) -> str:
+        """A port is its own wire."""
+        return port
+
+
+def run_command(
+    node: str, command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
+) -> Completed:
+    """Run a command that enters a node and collect what it prints. Raises ExecError if it does not end in time."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, env=environment,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ExecError(f"{node}: {' '.join(command)} did not end within {timeout:g} s") from None
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def run_on_terminal(command: Sequence[str], timeout: float | None, environment: Mapping[str, str] | None = None) -> int:
+    """Run a command that enters a node on the caller's terminal; its exit code, 124 if it was out of time."""
+    child = subprocess.Popen(command, env=environment)
+    # Ctrl-C is the command's, not ours; set after the start, since a child inherits what is ignored.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(2)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        return 124
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def node_command(node: NetnsNode, argv: Sequence[str]) -> list[str]:

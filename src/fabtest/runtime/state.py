@@ -138,4 +138,5 @@ def locks_left() -> list[str]:
     """Lock files without a folder: of commands that were killed."""
     if not ROOT.is_dir():
         return []
-    return [p.name[1:-5] for p in ROOT.glob(".*.lock") if NAME.match(p.name[1:-5])]
+    names = [p.name[1:-5] for p in ROOT.glob(".*.lock")]
+    return [n for n in names if NAME.match(n) and not (ROOT / n).is_dir()]

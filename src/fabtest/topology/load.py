@@ -18,6 +18,7 @@ from fabtest.model import (
     BgpIntent,
     BgpSession,
     EcnCurve,
+    Emulation,
     Endpoint,
     Fabric,
     FailoverBounds,
@@ -302,7 +303,7 @@ class _Builder:
             families=self.plan.families,
             unnumbered=not self.numbered,
             mtu=self.spec.mtu,
-            qp_hash=self.spec.emulation.qp_hash,
+            emulation=Emulation(**self.spec.emulation.model_dump()),
         )  # fmt: skip
 
     def _attach(self, cable: Cable, link: Link) -> None:

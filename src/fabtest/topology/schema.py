@@ -20,6 +20,10 @@ HASH_FIELDS = (
 )  # fmt: skip
 
 
+#: A Docker image reference: registry and path, tag, digest (distribution/reference grammar, lower-cased names).
+IMAGE = r"^(|[a-z0-9][a-z0-9._/:-]{0,200}(@sha256:[0-9a-f]{64})?)$"
+
+
 def _name(text: str) -> str:
     if not NAME.match(text):
         raise ValueError(
@@ -196,9 +200,23 @@ class FailoverSpec(_Words):
 class EmulationSpec(_Words):
     """How a lab runs the fabric; nothing here reaches the rendered files."""
 
-    runtime: Literal["netns"] = Field("netns", description="network namespaces")
+    runtime: Literal["netns", "containerlab"] = Field(
+        "netns", description="network namespaces, or containers through containerlab; `lab-up --runtime` overrides it"
+    )
     qp_hash: bool = Field(
         False, description="ECMP hashes the destination queue pair too (E-ECMP), with each switch's seed as salt"
+    )
+    sonic_image: str = Field(
+        "", pattern=IMAGE, description="containerlab: image of the switches; default `fabtest/sonic-lite`"
+    )
+    server_image: str = Field(
+        "", pattern=IMAGE, description="containerlab: image of the servers; default `fabtest/host`"
+    )
+    cpu: float | None = Field(None, gt=0, le=1024, description="containerlab: CPUs a switch may use; default: all")
+    memory: str = Field(
+        "",
+        pattern=r"^(|[0-9]{1,6}[kKmMgG][bB])$",
+        description="containerlab: memory a switch may use, like `2GB`; default: all",
     )
 
 

@@ -1,0 +1,244 @@
+"""The Docker engine, through its SDK: containers by label, images, networks. Nothing here parses a table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Network, ip_network
+from pathlib import Path
+from typing import Any
+
+from fabtest.errors import LabError, MachineError
+from fabtest.render.containerlab import LABEL
+from fabtest.runtime.containerlab.tool import Line, Ran
+
+NODE_NAME, LAB_NAME = "clab-node-name", "containerlab"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContainer:
+    """A container of a lab. ``pid`` is its first process on this machine, 0 if it does not run."""
+
+    node: str
+    id: str
+    name: str
+    pid: int
+    status: str
+    image: str
+    environment: dict[str, str]
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """An image the engine has. ``digest`` is the registry's, where it came from one."""
+
+    reference: str
+    id: str
+    digest: str
+    labels: dict[str, str]
+    environment: dict[str, str]
+
+
+class Engine:
+    """One connection to the engine DOCKER_HOST (or the usual socket) names."""
+
+    @cached_property
+    def client(self) -> Any:
+        """The SDK's client. Raises MachineError if there is no engine."""
+        import docker
+        from docker.errors import DockerException
+
+        try:
+            client = docker.from_env(timeout=300)
+            client.ping()
+        except DockerException as error:
+            raise MachineError(
+                f"the Docker engine does not answer: {_reason(error)}",
+                hint="start it (`systemctl start docker`), or set DOCKER_HOST to where it listens",
+            ) from None
+        return client
+
+    def version(self) -> str:
+        """Of the engine."""
+        return str(self.client.version()["Version"])
+
+    def nodes(self, lab: str) -> dict[str, NodeContainer]:
+        """The containers of a lab of ours by node name, whatever their state."""
+        with translated():
+            found = self.client.containers.list(all=True, filters={"label": f"{LABEL}={lab}"})
+        return {c.labels.get(NODE_NAME, c.name): _node(c) for c in found}
+
+    def foreign(self, lab: str) -> list[str]:
+        """Names of containers of a lab of this name that is not ours."""
+        with translated():
+            found = self.client.containers.list(all=True, filters={"label": f"{LAB_NAME}={lab}"})
+        return sorted(c.name for c in found if LABEL not in c.labels)
+
+    def taken(self, names: Sequence[str]) -> list[str]:
+        """Which of these container names exist, whoever made them."""
+        with translated():
+            existing = {
+                name.lstrip("/") for row in self.client.api.containers(all=True) for name in row.get("Names") or ()
+            }
+        return [n for n in names if n in existing]
+
+    def labs(self) -> dict[str, int]:
+        """Labs of ours that have containers, with their number."""
+        found: dict[str, int] = {}
+        with translated():
+            for row in self.client.api.containers(all=True, filters={"label": LABEL}):
+                name = row["Labels"][LABEL]
+                found[name] = found.get(name, 0) + 1
+        return found
+
+    def subnets(self) -> list[IPv4Network]:
+        """IPv4 subnets Docker has given out."""
+        found = []
+        with translated():
+            for row in self.client.api.networks():
+                for config in (row.get("IPAM") or {}).get("Config") or ():
+                    with contextlib.suppress(ValueError):
+                        network = ip_network(config.get("Subnet", ""))
+                        if isinstance(network, IPv4Network):
+                            found.append(network)
+        return found
+
+    def network_subnet(self, name: str) -> IPv4Network | None:
+        """The subnet of a network, or None if there is none of that name."""
+        with translated():
+            for row in self.client.api.networks(names=[name]):
+                if row["Name"] == name:
+                    for config in (row.get("IPAM") or {}).get("Config") or ():
+                        with contextlib.suppress(ValueError):
+                            network = ip_network(config.get("Subnet", ""))
+                            if isinstance(network, IPv4Network):
+                                return network
+        return None
+
+    def remove(self, lab: str, network: str) -> list[str]:
+        """Remove what is left of a lab of ours: containers by label, its network by name. Returns what it removed."""
+        removed = []
+        with translated():
+            for c in self.client.containers.list(all=True, filters={"label": f"{LABEL}={lab}"}, ignore_removed=True):
+                self._gone(lambda c=c: c.remove(force=True, v=True))
+                removed.append(c.name)
+            for row in self.client.api.networks(names=[network]):
+                if row["Name"] == network and not self.client.networks.get(row["Id"]).containers:
+                    self._gone(lambda row=row: self.client.api.remove_network(row["Id"]))
+                    removed.append(network)
+        return removed
+
+    @staticmethod
+    def _gone(removal: Any) -> None:
+        """Remove something that may be on its way out already."""
+        from docker.errors import APIError, NotFound
+
+        try:
+            removal()
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code != 409:  # removal already in progress
+                raise
+
+    def image(self, reference: str) -> ImageInfo | None:
+        """An image the engine has, or None."""
+        from docker.errors import ImageNotFound
+
+        with translated():
+            try:
+                image = self.client.images.get(reference)
+            except ImageNotFound:
+                return None
+        config = image.attrs.get("Config") or {}
+        digests = image.attrs.get("RepoDigests") or [""]
+        return ImageInfo(
+            reference, image.id, digests[0].rpartition("@")[2], dict(config.get("Labels") or {}),
+            _environment(config.get("Env")),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """What goes wrong with Docker as an error of ours."""
+    import requests
+    from docker.errors import APIError, DockerException
+
+    try:
+        yield
+    except APIError as error:
+        raise LabError(f"Docker refused: {error.explanation or error}") from None
+    except (DockerException, requests.RequestException) as error:
+        raise MachineError(f"the Docker engine does not answer: {_reason(error)}", hint="is it running?") from None
+
+
+def _reason(error: Exception) -> str:
+    """The innermost words of a chain of wrapped errors."""
+    text = str(error)
+    for mark in ("FileNotFoundError", "ConnectionRefusedError", "PermissionError"):
+        if mark in text:
+            return {"FileNotFoundError": "there is no such socket", "ConnectionRefusedError": "connection refused",
+                    "PermissionError": "permission denied"}[mark]  # fmt: skip
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _environment(pairs: Sequence[str] | None) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in pairs or () if "=" in pair)
+
+
+def _node(container: Any) -> NodeContainer:
+    state = container.attrs.get("State") or {}
+    config = container.attrs.get("Config") or {}
+    return NodeContainer(
+        node=container.labels.get(NODE_NAME, container.name),
+        id=container.id,
+        name=container.name,
+        pid=int(state.get("Pid") or 0),
+        status=str(state.get("Status", "unknown")),
+        image=str(config.get("Image", "")),
+        environment=_environment(config.get("Env")),
+        started=str(state.get("StartedAt", "")),
+    )
+
+
+class ImageLauncher:
+    """containerlab from its own image: a container that shares the machine's network, processes and Docker socket."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+
+    def describe(self) -> str:
+        """The image."""
+        return self.image
+
+    def run(self, arguments: Sequence[str], folder: Path, line: Line) -> Ran:
+        """As its documentation starts it, through the API."""
+        import os
+
+        client = Engine().client
+        socket = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+        places = [socket, "/var/run/netns", "/etc/hosts", str(folder)]
+        volumes = {p: {"bind": "/var/run/docker.sock" if p == socket else p, "mode": "rw"} for p in places}
+        volumes.pop("/", None)
+        with translated():
+            container = client.containers.create(
+                self.image, list(arguments), entrypoint="containerlab", privileged=True, network_mode="host",
+                pid_mode="host", volumes=volumes, working_dir=str(folder),
+                environment={"CLAB_VERSION_CHECK": "disable"},
+            )  # fmt: skip
+            try:
+                container.start()
+                stderr: list[str] = []
+                for chunk in container.logs(stdout=False, stderr=True, stream=True, follow=True):
+                    text = chunk.decode(errors="replace")
+                    stderr.append(text)
+                    for one in text.splitlines():
+                        line(one)
+                code = int(container.wait()["StatusCode"])
+                stdout = container.logs(stdout=True, stderr=False).decode(errors="replace")
+            finally:
+                container.remove(force=True)
+        return Ran(code, stdout, "".join(stderr))
