@@ -118,7 +118,8 @@ def verdict(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
         except NotApplicable as reason:
             pytest.skip(NOT_APPLICABLE + str(reason))
         except (FabtestError, redis.RedisError, OSError) as error:  # a node that is off, a daemon that is gone
-            found = inconclusive(name_of(check), f"the lab does not let itself be looked at: {error}")
+            why = error.message if isinstance(error, FabtestError) else error
+            found = inconclusive(name_of(check), f"the lab does not let itself be looked at: {why}")
         request.config.stash[VERDICTS].append(found.as_json())
         request.node.user_properties += [("verdict", str(found.outcome)), *found.numbers.items()]
         if found.outcome is Outcome.FAIL:

@@ -77,7 +77,8 @@ def _live_routes(lab: Lab, switch: Switch) -> Packed:
 
 def not_as_designed(report: SwitchHealth) -> list[str]:
     """One line per fault of a switch: daemons, then sessions, then routes."""
-    lines = [f"{report.name}: {report.trouble}"] if report.trouble else []
+    own = report.trouble.startswith(f"{report.name}: ")
+    lines = [report.trouble if own else f"{report.name}: {report.trouble}"] if report.trouble else []
     lines += [
         f"{report.name}: session with {s.neighbour} ({s.peer} on {s.port}) is {s.state}"
         for s in report.sessions

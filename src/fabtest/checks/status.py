@@ -90,10 +90,9 @@ def lab_status(lab: Lab) -> LabStatus:
     for server in fabric.servers:
         state = "off" if faults.get(server.name) == "down" else "degraded" if broken[server.name] else "ok"
         nodes.append(NodeStatus(server.name, "server", Tier.SERVER.name.lower(), 0, None, state, "-", "-", "-"))
-    trouble = [f"{h.link}: {h.why}" for h in cables if not h.up]
+    trouble = [*lab.trouble(), *(f"{h.link}: {h.why}" for h in cables if not h.up)]
     for report in reports:
         trouble += not_as_designed(report)
-    trouble += lab.trouble()
     return LabStatus(
         lab=lab.name,
         topology=fabric.name,

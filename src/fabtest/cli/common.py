@@ -6,7 +6,9 @@ import functools
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +44,8 @@ def fabtest_task(**words: Any) -> Callable[[Callable[..., Any]], Any]:
                 format="%(message)s",
                 handlers=[RichHandler(console=err, show_path=False, show_time=False)],
             )
+            if threading.current_thread() is threading.main_thread():  # asked to end, clean up as on Ctrl-C
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 result = function(*args, **kwargs)
                 sys.stdout.flush()

@@ -116,7 +116,7 @@ def test(c: Any, arguments: list[str] | None = None, quick: bool = False) -> Non
         raise UsageError(
             "the tests come with a checkout, not with the installed package", hint="git clone, then ./inv test"
         )
-    folders = ["tests/unit"] if quick else ["tests/unit", "tests/lab"]
+    folders = ["tests/unit"] if quick else ["tests/unit", "tests/lab", "tests/containers"]
     given = [*(arguments or []), *remainder()]
     named = any((root / word.partition("::")[0]).exists() for word in given)
     chosen = given if named else [*folders, *given]

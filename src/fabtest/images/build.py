@@ -204,8 +204,16 @@ def load_sonic_vs(engine: Engine, file: Path, *, say: Say) -> Built:
     except OSError as error:
         raise FileProblem(f"cannot read {file}: {error.strerror}") from None
     say(f"loading {file}")
-    with translated(), open(file, "rb") as stream:
-        images = engine.client.images.load(stream)
+    from docker.errors import ImageLoadError
+
+    try:
+        with translated(), open(file, "rb") as stream:
+            try:
+                images = engine.client.images.load(stream)
+            except ImageLoadError:
+                images = []
+    except LabError as error:
+        raise FileProblem(f"Docker cannot load {file}: {error.message}") from None
     if not images:
         raise FileProblem(f"{file} holds no image", hint="it should be what `docker save` writes, gzipped or not")
     generation = sonic_generation(engine, images[0].id)

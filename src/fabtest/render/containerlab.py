@@ -130,12 +130,17 @@ def _port_lines(switch: Switch) -> Iterator[str]:
         yield f"{port.name} {lanes} {port.alias} {port.index} {port.speed // 10**6}\n"
 
 
-def containerlab_topology(fabric: Fabric, lab: str, images: Images, management: Management) -> dict[str, Any]:
-    """``<lab>.clab.yml`` as a value (schema: containerlab's clab.schema.json)."""
+def containerlab_topology(
+    fabric: Fabric, lab: str, images: Images, management: Management, *, pull: bool = False
+) -> dict[str, Any]:
+    """``<lab>.clab.yml`` as a value (schema: containerlab's clab.schema.json).
+
+    ``pull``: images come from a registry; else those of fabtest's own are only looked for here.
+    """
     emulation = fabric.emulation
     switch: dict[str, Any] = {
         "image": images.sonic,
-        "image-pull-policy": "Never" if images.sonic.startswith("fabtest/") else "IfNotPresent",
+        "image-pull-policy": _pull_policy(images.sonic, pull),
         "env": {"HWSKU": HWSKU, **({"FABTEST_QP_HASH": "1"} if fabric.qp_hash else {})},
         "healthcheck": HEALTHCHECK,
         "stages": {
@@ -154,7 +159,7 @@ def containerlab_topology(fabric: Fabric, lab: str, images: Images, management: 
         switch["env"]["FABTEST_BFD"] = "1"
     server = {
         "image": images.server,
-        "image-pull-policy": "Never" if images.server.startswith("fabtest/") else "IfNotPresent",
+        "image-pull-policy": _pull_policy(images.server, pull),
         # Before the script: its own default route may take the place of Docker's.
         "exec": ["sh -c 'ip route del default dev eth0 2>/dev/null; exec sh /etc/fabtest/network.sh'"],
         "sysctls": {key: str(value) for key, value in {**SYSCTLS, **_ipv6(fabric)}.items()},
@@ -173,6 +178,10 @@ def containerlab_topology(fabric: Fabric, lab: str, images: Images, management: 
             "links": [_link(fabric, link) for link in fabric.links],
         },
     }
+
+
+def _pull_policy(image: str, pull: bool) -> str:
+    return "Never" if image.startswith("fabtest/") and not pull else "IfNotPresent"
 
 
 def topology_faults(topology: dict[str, Any]) -> list[str]:

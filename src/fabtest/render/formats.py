@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from fabtest.errors import UsageError
 from fabtest.model import Fabric
+from fabtest.render.air import air_topology
+from fabtest.render.clabernetes import clabernetes_file
 from fabtest.render.containerlab import container_files, default_management, images_of
-from fabtest.render.files import iter_files
+from fabtest.render.files import iter_files, to_json
 
 FORMATS = ("files", "containerlab", "clabernetes", "air")
 
@@ -23,3 +25,7 @@ def _files(fabric: Fabric, form: str) -> Iterator[tuple[str, bytes]]:
     yield from iter_files(fabric)
     if form == "containerlab":
         yield from container_files(fabric, fabric.name, images_of(fabric), default_management(fabric, fabric.name))
+    elif form == "clabernetes":
+        yield f"{fabric.name}.clabernetes.yml", clabernetes_file(fabric, fabric.name, images_of(fabric))
+    elif form == "air":
+        yield f"{fabric.name}.air.json", to_json(air_topology(fabric, fabric.name))

@@ -85,6 +85,7 @@ kernel() {
 boot() {
     local port wire
     state starting
+    command -v supervisord >/dev/null || fail "this image has no supervisord: it is no docker-sonic-vs"
     start_supervisor "$1"
     quiet_wires
     kernel

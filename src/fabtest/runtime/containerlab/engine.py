@@ -178,10 +178,13 @@ def translated() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """The innermost words of a chain of wrapped errors."""
     text = str(error)
-    for mark in ("FileNotFoundError", "ConnectionRefusedError", "PermissionError"):
+    for mark, meaning in (
+        ("FileNotFoundError", "there is no such socket"),
+        ("refused", "connection refused"),
+        ("PermissionError", "permission denied"),
+    ):
         if mark in text:
-            return {"FileNotFoundError": "there is no such socket", "ConnectionRefusedError": "connection refused",
-                    "PermissionError": "permission denied"}[mark]  # fmt: skip
+            return meaning
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
