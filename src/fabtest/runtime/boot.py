@@ -14,7 +14,7 @@ from fabtest.litenode import database
 from fabtest.model import Fabric, Server, Tier
 from fabtest.render.server import RULE_PRIORITY, server_network
 from fabtest.runtime import processes
-from fabtest.runtime.netlink import Batch, NetlinkSocket
+from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
@@ -108,6 +108,7 @@ def boot_server(fabric: Fabric, server: Server, kernel: NetlinkSocket) -> None:
     """Addresses, routes and rules of a server, in the namespace the thread and the socket are in."""
     network = server_network(fabric, server)
     links = kernel.links()
+    hasten_neighbours(kernel, [links[port.name].index for port in network.ports])
     batch = Batch()
     batch.set_link("lo", up=True)
     for port in network.ports:

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 
@@ -27,6 +27,8 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE = 32
+RTM_SETNEIGHTBL = 67
+NDTA_NAME, NDTA_PARMS, NDTPA_IFINDEX, NDTPA_RETRANS_TIME = 1, 6, 1, 5
 RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 37, 44, 45
 TC_H_CLSACT, TC_H_CLSACT_INGRESS, CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFF0000
 TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT = 1, 2, 6, 7, 8, 1
@@ -183,6 +185,14 @@ class Batch:
         """Take the classifiers of a priority off."""
         body = _TCMSG.pack(0, index, 0, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
         self._add(RTM_DELTFILTER, 0, body, f"classifier {priority} on {index}")
+
+    def retransmit(self, index: int, milliseconds: int) -> None:
+        """How long ARP and ND on an interface wait for an answer until they ask again (the kernel: 1 s)."""
+        for family, table in ((socket.AF_INET, "arp_cache"), (socket.AF_INET6, "ndisc_cache")):
+            parameters = _u32(NDTPA_IFINDEX, index)
+            parameters += attribute(NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
+            body = struct.pack("=B3x", family) + _text(NDTA_NAME, table) + attribute(NDTA_PARMS, parameters)
+            self._add(RTM_SETNEIGHTBL, 0, body, f"retransmission on {index}")
 
     def address(self, index: int, interface: Interface, *, add: bool = True) -> None:
         """Add (idempotent) or remove an address."""
@@ -354,6 +364,19 @@ def parse_neighbour(body: bytes) -> NeighbourInfo | None:
         elif kind == 2:
             mac = bytes(value).hex(":")
     return NeighbourInfo(index, address, mac, state) if address is not None else None
+
+
+#: An end of a veth whose carrier has just come may drop what it sends for some milliseconds, until the kernel has
+#: activated its queue; an ARP answer lost then is asked for again after so long, not after the usual second.
+RETRANSMIT_MS = 100
+
+
+def hasten_neighbours(kernel: NetlinkSocket, indexes: Iterable[int]) -> None:
+    """Ask for neighbours again sooner on these interfaces."""
+    batch = Batch()
+    for index in indexes:
+        batch.retransmit(index, RETRANSMIT_MS)
+    kernel.run(batch, ignore=frozenset({errno.ENOENT}))  # a kernel without IPv6
 
 
 class NetlinkSocket:

@@ -19,7 +19,7 @@ import redis
 from fabtest.errors import FabtestError, LabError, MachineError
 from fabtest.litenode import database
 from fabtest.litenode.intent import switch_intent
-from fabtest.litenode.kernel import apply_hash, apply_intent, hash_by_qp
+from fabtest.litenode.kernel import apply_hash, apply_intent, hash_by_qp, managed
 from fabtest.model import Endpoint, Fabric, Link, Switch
 from fabtest.render import iter_files, write_tree
 from fabtest.render.server import SYSCTLS
@@ -28,7 +28,7 @@ from fabtest.runtime.base import LabInfo, Progress
 from fabtest.runtime.boot import WORKERS, agent_pid, boot_server, start_agent, start_redis, start_routing
 from fabtest.runtime.lab import NetnsLab
 from fabtest.runtime.namespaces import inside, namespace_path
-from fabtest.runtime.netlink import Batch, NetlinkSocket, VethEnd
+from fabtest.runtime.netlink import Batch, NetlinkSocket, VethEnd, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program
 from fabtest.runtime.state import HOST_LIMITS, LabFolder, LabRecord, folders, locks_left
@@ -237,6 +237,7 @@ class _Deployment:
         kernel.run(batch)
         intent = switch_intent(database.read_config_file(self.folder.node(switch.name) / "config_db.json"))
         apply_intent(intent, kernel, ())
+        hasten_neighbours(kernel, [link.index for name, link in kernel.links().items() if managed(name)])
         apply_hash(intent, switch.hash.seed, qp_hash=self.fabric.qp_hash)
         if self.fabric.qp_hash:
             hash_by_qp(kernel, switch.hash.seed)

@@ -13,7 +13,7 @@ from fabtest.runtime.containerlab.engine import Engine
 from fabtest.runtime.containerlab.node import ContainerNode
 from fabtest.runtime.live import LiveLab
 from fabtest.runtime.namespaces import inside
-from fabtest.runtime.netlink import NetlinkSocket
+from fabtest.runtime.netlink import NetlinkSocket, hasten_neighbours
 from fabtest.runtime.state import LabFolder
 from fabtest.sonic.db import DbId
 
@@ -188,6 +188,14 @@ class ContainerLab(LiveLab):
                 )
             if left:
                 time.sleep(0.1)
+
+    def hasten_neighbours(self) -> None:
+        """As in namespaces: neighbours are asked for again sooner than after a second, on every node's ports."""
+        for name in self.fabric.node_names:
+            node = self.container(name)
+            with inside(node.netns), NetlinkSocket() as kernel:
+                links = kernel.links()
+                hasten_neighbours(kernel, [links[p].index for p in self._ports(name) if p in links])
 
     def _last_words(self, node: ContainerNode) -> str:
         """Supervisor's status and the end of the logs of a switch that does not come up."""

@@ -155,6 +155,7 @@ class ContainerlabRuntime:
         lab.wait_booted(
             [s.name for s in fabric.switches], BOOT_TIMEOUT_S, lambda ready, of: progress("boot", ready, of)
         )
+        lab.hasten_neighbours()
         record.state = "up"
         folder.write(record)
         return ContainerLab(folder, fabric, self.engine)
