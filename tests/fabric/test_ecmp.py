@@ -17,6 +17,10 @@ def test_width(lab: Any, verdict: Any) -> None:
     verdict(ecmp.width, lab)
 
 
+def test_asic_width(lab: Any, verdict: Any) -> None:
+    verdict(ecmp.asic_width, lab)
+
+
 def test_spread(lab: Any, verdict: Any, measured: ecmp.Measurement) -> None:
     verdict(ecmp.spreading, lab, measured)
 

@@ -27,3 +27,7 @@ def test_buffers(lab: Any, verdict: Any) -> None:
 
 def test_watchdog(lab: Any, verdict: Any) -> None:
     verdict(qos_config.watchdog, lab)
+
+
+def test_asic(lab: Any, verdict: Any) -> None:
+    verdict(qos_config.asic, lab)

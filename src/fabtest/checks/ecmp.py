@@ -6,16 +6,20 @@ Paths are seen, not inferred: every switch records where each flow's packet came
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from fabtest.checks.observe import expected_now, health
+from fabtest.checks.observe import Network, expected_now, health
+from fabtest.checks.qos_config import asic_objects
 from fabtest.checks.stats import ALPHA, Spread, flows_needed, spread, tolerance
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Switch
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.trace import Key, Paths, Probe, flow_key, trace, uplink_taken
 from fabtest.runtime.base import Capability, Lab
+from fabtest.sonic.asic import ROUTE_TYPES, route_widths
+from fabtest.sonic.db import DbId
 from fabtest.topology.routing import Designed, designed_routes
 
 #: Source ports used, as NICs choose them (RoCEv2 entropy lies in 0xC000-0xFFFF).
@@ -48,6 +52,34 @@ def width(lab: Lab) -> Verdict:
         routes=count,
         widest=widest,
     )
+
+
+def asic_width(lab: Lab) -> Verdict:
+    """Next-hop groups in ASIC_DB are as wide as designed: what an ASIC would forward by."""
+    if Capability.ASIC_DB not in lab.capabilities:
+        raise NotApplicable("the switches of this lab have no ASIC_DB (lite nodes do not run orchagent)")
+    designed, _ = expected_now(lab)
+    findings = []
+    count = 0
+    for switch in lab.fabric.switches:
+        wanted = {prefix: len(ports) for prefix, ports in designed.routes[switch.name].items()}
+        have = route_widths(asic_objects(lab.node(switch.name).db(DbId.ASIC), ROUTE_TYPES))
+        found, compared = asic_width_findings(switch.name, wanted, have)
+        findings += found
+        count += compared
+    return judge("ecmp.asic-width", f"{count} routes have their full width in ASIC_DB", findings, routes=count)
+
+
+def asic_width_findings(
+    switch: str, wanted: Mapping[Network, int], have: Mapping[Network, int]
+) -> tuple[list[Finding], int]:
+    """Routes of one switch whose next-hop group is not as wide as designed, and how many were compared."""
+    findings = []
+    for prefix, paths in wanted.items():
+        if have.get(prefix, 0) != paths:
+            what = "is not programmed" if prefix not in have else f"has {have[prefix]} next hops, should have {paths}"
+            findings.append(Finding(switch, f"route {prefix} {what} (ASIC_DB)"))
+    return findings, len(wanted)
 
 
 @dataclass(frozen=True, slots=True)

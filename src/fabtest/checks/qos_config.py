@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, judge
 from fabtest.litenode.database import read_config
 from fabtest.model import Switch
-from fabtest.runtime.base import Lab
+from fabtest.runtime.base import Capability, Lab
+from fabtest.sonic.asic import QOS_TYPES, NameMaps, Objects, asic_qos, comparable
 from fabtest.sonic.config_db import render_config_db
-from fabtest.sonic.db import DbId
+from fabtest.sonic.db import ConfigDb, DbId
 from fabtest.sonic.effective import QOS_TABLES, Aspect, PortQos, port_qos
 
 #: An aspect with more differences than this on one port is summed up.
@@ -46,6 +48,57 @@ def watchdog(lab: Lab) -> Verdict:
     if not lab.fabric.qos.watchdog:
         raise NotApplicable(f"QoS profile {lab.fabric.qos.profile} has no PFC watchdog")
     return _compare(lab, "qos-config.watchdog", lambda q: q.watchdog, "has the PFC watchdog")
+
+
+def asic(lab: Lab) -> Verdict:
+    """What orchagent programmed (ASIC_DB) is what CONFIG_DB asks for: PFC bits, maps, WRED and ECN, buffers."""
+    if Capability.ASIC_DB not in lab.capabilities:
+        raise NotApplicable("the switches of this lab have no ASIC_DB (lite nodes do not run orchagent)")
+    findings: list[Finding] = []
+    ports = values = 0
+    for switch in lab.fabric.switches:
+        node = lab.node(switch.name)
+        config = read_config(node.db(DbId.CONFIG), QOS_TABLES)
+        objects = asic_objects(node.db(DbId.ASIC), QOS_TYPES)
+        counters = node.db(DbId.COUNTERS)
+        names = NameMaps(
+            counters.hgetall("COUNTERS_PORT_NAME_MAP"), counters.hgetall("COUNTERS_QUEUE_NAME_MAP"),
+            counters.hgetall("COUNTERS_PG_NAME_MAP"),
+        )  # fmt: skip
+        for port in _cabled(lab, switch):
+            ports += 1
+            found, compared = asic_findings(config, objects, names, switch.name, port)
+            findings += found
+            values += compared
+    good = f"orchagent programmed every one of {ports} cabled ports as CONFIG_DB has it ({values} values compared)"
+    return judge("qos-config.asic", good, findings, ports=ports, values=values)
+
+
+def asic_objects(connection: Any, types: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Objects of some types of a live ASIC_DB."""
+    keys = [key for kind in types for key in connection.scan_iter(f"ASIC_STATE:SAI_OBJECT_TYPE_{kind}:*", count=1000)]
+    with connection.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hgetall(key)
+        return dict(zip(keys, pipe.execute(), strict=True))
+
+
+def asic_findings(
+    config: ConfigDb, objects: Objects, names: NameMaps, switch: str, port: str
+) -> tuple[list[Finding], int]:
+    """Differences of one port between CONFIG_DB and ASIC_DB, and how many values were compared."""
+    want, have = comparable(port_qos(config, port)), asic_qos(objects, names, port)
+    found: list[Finding] = []
+    compared = 0
+    for aspect in (want.pfc, want.maps, want.ecn, want.buffers):
+        compared += len(aspect)
+    for wanted, programmed in (
+        (want.pfc, have.pfc), (want.maps, have.maps), (want.ecn, have.ecn), (want.buffers, have.buffers)
+    ):  # fmt: skip
+        # What the ASIC has beyond CONFIG_DB is SAI's default, but a PFC bit that nobody asked for is a fault.
+        shown = programmed if wanted is want.pfc else {k: v for k, v in programmed.items() if k in wanted}
+        found += _differences(f"{switch}:{port}", wanted, shown)
+    return found, compared
 
 
 def _compare(lab: Lab, check: str, aspect: Callable[[PortQos], Aspect], what: str) -> Verdict:
