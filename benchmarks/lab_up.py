@@ -1,8 +1,9 @@
-"""How long a lab takes to come up and go down, and what it weighs, by size; Mininet building the same graph beside it.
+"""How long a lab takes to come up and go down, and what it weighs, by size; other builders of the same graph beside it.
 
-    .venv/bin/python benchmarks/lab_up.py [--runs N] [--largest]
+    .venv/bin/python benchmarks/lab_up.py [--runs N] [--largest] [--containerlab]
 
-Mininet builds hosts, nodes and links only: no routing, no databases, no convergence. Prints JSON.
+Mininet builds hosts, nodes and links only: no routing, no databases, no convergence. ``--containerlab`` brings the
+same fabric up as containers too (fabtest/sonic-lite), converged as well. Prints JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import numpy as np
 
 from fabtest.checks.converge import wait_converged
 from fabtest.runtime import processes
-from fabtest.runtime.namespaces import existing, namespace_path
-from fabtest.runtime.netns import NetnsRuntime
+from fabtest.runtime.base import Lab, Runtime
+from fabtest.runtime.labs import runtime_named
 from fabtest.runtime.state import LabFolder
 from fabtest.topology import load_fabric_text, topology_path
 from fabtest.topology.load import read_topology
@@ -70,11 +71,10 @@ def topology(size: tuple[int, int, int]) -> str:
     return f"kind: clos\nname: bench\nleaves: {leaves}\nspines: {spines}\nservers_per_leaf: {servers}\n"
 
 
-def memory_of(lab: str) -> int:
+def memory_of(lab: Lab) -> int:
     """Proportional set size of a lab's processes, in bytes."""
     total = 0
-    paths = [namespace_path(lab, n.rpartition(".")[2]) for n in existing().get(lab, [])]
-    for process in processes.of_lab(lab, paths):
+    for process in processes.of_lab(lab.name, [node.netns for node in lab.nodes()]):
         try:
             for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
@@ -84,9 +84,8 @@ def memory_of(lab: str) -> int:
     return total
 
 
-def run_lab(source: str) -> Run:
+def run_lab(source: str, runtime: Runtime) -> Run:
     """Up, converged, weighed, down."""
-    runtime = NetnsRuntime()
     marks: list[tuple[str, float]] = []
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -100,7 +99,7 @@ def run_lab(source: str) -> Run:
         marks.append(("converge", time.monotonic()))
         wait_converged(lab, 300)
         end = time.monotonic()
-        memory = memory_of(NAME)
+        memory = memory_of(lab)
         down = time.monotonic()
         runtime.destroy(NAME)
         gone = time.monotonic()
@@ -127,6 +126,18 @@ def median(values: list[float]) -> float:
     return round(statistics.median(values), 3)
 
 
+def in_containers(runs: list[Run], up: float, switches: int) -> dict[str, object] | None:
+    """The same figures of the same fabric as containers."""
+    if not runs:
+        return None
+    return {
+        "up_s": median([r.up for r in runs]), "down_s": median([r.down for r in runs]),
+        "stages": {stage: median([r.stages.get(stage, 0.0) for r in runs]) for stage in runs[0].stages},
+        "mb_per_switch": round(statistics.median(r.memory for r in runs) / switches / 1e6, 1),
+        "up_over_namespaces": round(median([r.up for r in runs]) / up, 2),
+    }  # fmt: skip
+
+
 def growth(rows: list[dict[str, object]], stage: str, by: str) -> float | None:
     """Exponent of a stage's time against a count: 1 is proportional, 2 is quadratic."""
     points = [(float(r[by]), float(r["stages"][stage])) for r in rows if r["stages"].get(stage, 0) > 0.02]  # type: ignore[index,arg-type,attr-defined]
@@ -142,17 +153,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each size; medians are printed (default 3)")
     parser.add_argument("--only", type=int, metavar="SWITCHES", help="only the size with so many switches")
     parser.add_argument("--largest", action="store_true", help="also clos-112x16: 128 switches, 448 servers")
+    parser.add_argument("--containerlab", action="store_true", help="also as containers; needs Docker and `images`")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     sizes = (*SIZES, *((LARGEST,) if options.largest else ()))
     for size in (s for s in sizes if options.only in (None, s[0] + s[1])):
         source = topology(size)
         fabric = load_fabric_text(source, "bench.yml", default_name="bench")
-        runs, peers = [], []
+        runs, peers, containers = [], [], []
         for n in range(options.runs):
             time.sleep(SETTLE_S)
-            runs.append(run_lab(source))
+            runs.append(run_lab(source, runtime_named("netns")))
             print(f"{size}: run {n + 1}: up {runs[-1].up:.2f} s, down {runs[-1].down:.2f} s", file=sys.stderr)
+            if options.containerlab:
+                time.sleep(SETTLE_S)
+                containers.append(run_lab(source, runtime_named("containerlab")))
+                print(
+                    f"{size}: containers: up {containers[-1].up:.2f} s, down {containers[-1].down:.2f} s",
+                    file=sys.stderr,
+                )
             time.sleep(SETTLE_S)
             peer = run_mininet(source)
             if peer:
@@ -164,6 +183,7 @@ def main() -> None:
             "up_s": up, "down_s": median([r.down for r in runs]),
             "stages": {stage: median([r.stages.get(stage, 0.0) for r in runs]) for stage in runs[0].stages},
             "mb_per_switch": round(statistics.median(r.memory for r in runs) / len(fabric.switches) / 1e6, 1),
+            "containerlab": in_containers(containers, up, len(fabric.switches)),
             "mininet_build_s": median([p["build_s"] for p in peers]) if peers else None,
             "mininet_stop_s": median([p["stop_s"] for p in peers]) if peers else None,
             "up_over_mininet_build": round(up / median([p["build_s"] for p in peers]), 2) if peers else None,

@@ -95,16 +95,19 @@ boot() {
         within 60 test -e "/sys/class/net/$port" || fail "port $port does not appear"
     done <"$here/ports"
     within 60 test -S /var/run/frr/zserv.api || fail "zebra does not start"
-    running bgpd || supervisorctl start bgpd >>"$log" 2>&1
+    # containerlab starts bgpd too, often before zebra, which bgpd would look for again only after ten seconds.
+    if running bgpd; then supervisorctl stop bgpd; fi
+    rm -f /var/run/frr/bgpd.vty
+    supervisorctl start bgpd
     within 30 test -S /var/run/frr/bgpd.vty || fail "bgpd does not start"
     if [ "${FABTEST_BFD:-}" = 1 ]; then
         known bfdd || fail "this image has no bfdd: set bgp.bfd to false"
-        running bfdd || supervisorctl start bfdd >>"$log" 2>&1
+        running bfdd || supervisorctl start bfdd
         within 30 test -S /var/run/frr/bfdd.vty || fail "bfdd does not start"
     fi
     # Interfaces that came meanwhile are quieted too; then FRR learns its configuration.
     quiet_wires
-    vtysh -b >>"$log" 2>&1
+    vtysh -b
     within 30 has_bgp || fail "FRR did not take frr.conf: $(tail -n 1 "$log")"
     state ready
 }
