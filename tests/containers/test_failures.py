@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
 from fabtest.runtime.containerlab.engine import Engine
+from fabtest.runtime.containerlab.tool import Containerlab
 from tests.containers.conftest import FABTEST, fabtest, leftovers
 
 LAB = "t-clab-bad"
@@ -110,6 +114,68 @@ def test_no_free_subnet(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Engine, "subnets", lambda self: taken)
     with pytest.raises(MachineError, match="no free subnet"):
         runtime.ContainerlabRuntime()._free_subnet(fabric)
+
+
+def test_servers_without_their_tools(tmp_path: Path, engine: Engine) -> None:
+    """containerlab only logs a script that failed; a lab whose servers have no addresses is not up."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        text = b"FROM fabtest/host\nRUN rm /sbin/sysctl\n"
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    out.seek(0)
+    engine.client.images.build(fileobj=out, custom_context=True, tag="t-clab-host:none", rm=True)
+    try:
+        file = topology(
+            tmp_path,
+            "kind: clos\nleaves: 1\nspines: 0\nservers_per_leaf: 1\nemulation: {server_image: 't-clab-host:none'}\n",
+        )
+        done = fabtest(*UP, file, ok=False)
+        one_sentence(done, 5, "gpu1: eth1 does not have 10.0.")
+        assert "sysctl" in done.stderr
+    finally:
+        engine.client.images.remove("t-clab-host:none", force=True)
+    assert leftovers(LAB, engine) == []
+
+
+def test_a_network_someone_else_made(engine: Engine) -> None:
+    network = engine.client.networks.create(f"fabtest-{LAB}")
+    try:
+        one_sentence(fabtest(*UP, "clos-2x2", ok=False), 5, "that containerlab did not make")
+        assert engine.network_subnet(f"fabtest-{LAB}")
+    finally:
+        network.remove()
+
+
+def test_what_was_exported_and_deployed_by_hand_is_not_ours(tmp_path: Path, engine: Engine) -> None:
+    """`config-render --format containerlab` gives files to deploy; fabtest neither lists nor removes such a lab."""
+    fabtest("config-render", "clos-2x2", "--format", "containerlab", "--out", str(tmp_path / "x"))
+    file = tmp_path / "x" / "clos-2x2.clab.yml"
+    text = file.read_text().replace("name: clos-2x2", "name: t-clab-hand").replace("fabtest-clos-2x2", "t-clab-hand")
+    file.write_text(text.replace("172.31.0.0/24", "10.252.9.0/24"))
+    tool = Containerlab.find()
+    try:
+        assert len(tool.deploy(file, log=tmp_path / "log")) == 8
+        assert "t-clab-hand" not in fabtest("lab-list").stdout
+        assert fabtest("lab-down", "t-clab-hand", ok=False).returncode == 5
+        container = engine.client.containers.get("clab-t-clab-hand-leaf1")
+        deadline = time.monotonic() + 60
+        while container.exec_run("cat /run/fabtest-boot").output != b"ready\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    finally:
+        tool.destroy(file, log=tmp_path / "log")
+    assert leftovers("t-clab-hand", engine) == []
+
+
+def test_a_lab_without_its_files(engine: Engine) -> None:
+    """As after a reboot: containers are there, /run is empty. They are listed, and removed."""
+    fabtest(*UP, "clos-2x2", "--no-wait")
+    shutil.rmtree(Path("/run/fabtest") / LAB)
+    assert f"{LAB}  broken" in fabtest("lab-list").stdout
+    fabtest("lab-down", LAB)
+    assert leftovers(LAB, engine) == []
 
 
 def test_a_lab_of_the_other_runtime(engine: Engine) -> None:

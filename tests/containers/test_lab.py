@@ -148,11 +148,15 @@ def test_a_node_is_switched_off_and_on(lab: str) -> None:
     found = status()
     assert next(n for n in found["nodes"] if n["name"] == "spine2")["state"] == "off"
     assert found["links"]["up"] == 6
+    assert found["agent"]
+    fabtest("agent-restart", "--lab", lab)
     fabtest("node-up", "spine2", "--lab", lab)
     wait_converged(attached(), 60)
     assert status()["ok"]
     fabtest("node-down", "gpu1", "--lab", lab)
-    assert status()["links"]["up"] == 7
+    found = status()
+    assert found["links"]["up"] == 7
+    assert found["agent"]
     fabtest("node-up", "gpu1", "--lab", lab)
     assert status()["ok"]
 
@@ -164,6 +168,27 @@ def test_the_agent_is_missed_and_restarted(lab: str) -> None:
     assert any("no agent runs in leaf1" in line for line in found["not_as_designed"])
     fabtest("agent-restart", "--lab", lab)
     eventually(lambda: status()["ok"])
+
+
+def test_a_port_shut_stays_shut_and_opens_again_over_a_restart_of_the_agent(lab: str) -> None:
+    node = attached().node("leaf1")
+
+    def carrier() -> str:
+        return attached().node("spine2").exec(["cat", "/sys/class/net/eth1/operstate"]).stdout.strip()
+
+    node.db(DbId.CONFIG).hset("PORT|Ethernet248", "admin_status", "down")
+    eventually(lambda: carrier() == "down")
+    node.exec(["supervisorctl", "stop", "litenode"])
+    node.db(DbId.CONFIG).hset("PORT|Ethernet248", "admin_status", "up")
+    node.exec(["supervisorctl", "start", "litenode"])
+    eventually(lambda: carrier() == "up")
+    wait_converged(attached(), 60)
+
+
+def test_a_command_out_of_time_does_not_stay(lab: str) -> None:
+    done = fabtest("lab-exec", "gpu1", "--lab", lab, "--timeout", "1", "--", "sleep", "4711", ok=False)
+    assert done.returncode == 124
+    assert "sleep 4711" not in attached().node("gpu1").exec(["ps", "ax"]).stdout
 
 
 def test_a_wrong_config_fails_the_right_check(lab: str) -> None:
@@ -211,6 +236,9 @@ def test_a_restart_by_docker_is_reported_and_mended(lab: str, engine: Engine) ->
     found = status()
     assert any("leaf1: its cables have gone" in line for line in found["not_as_designed"])
     assert next(n for n in found["nodes"] if n["name"] == "leaf1")["state"] == "degraded"
+    done = fabtest("node-up", "leaf1", "--lab", lab, ok=False)
+    assert done.returncode == 5
+    assert any("leaf1: its cables have gone" in line for line in status()["not_as_designed"])
     engine.client.containers.get(f"clab-{LAB}-gpu3").kill()
     assert any("gpu3: its container is" in line for line in status()["not_as_designed"])
     done = fabtest("lab-exec", "gpu3", "--lab", lab, "--", "hostname", ok=False)
@@ -220,6 +248,9 @@ def test_a_restart_by_docker_is_reported_and_mended(lab: str, engine: Engine) ->
     assert status()["ok"]
     done = fabtest("lab-up", "clos-2x2", "--runtime", "containerlab", "--name", LAB, ok=False)
     assert "is already up" in done.stderr
+    done = fabtest("lab-up", "rail-4x4", "--runtime", "containerlab", "--name", LAB, ok=False)
+    assert "is already up, of another topology" in done.stderr
+    assert status()["ok"]
 
 
 def test_a_lab_goes_and_others_stay(engine: Engine, tmp_path: Path, outside: None) -> None:

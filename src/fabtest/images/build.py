@@ -153,12 +153,15 @@ def _base(engine: Engine, recipe: Recipe, how: str, say: Say) -> str:
 
 def _pull(engine: Engine, reference: str) -> str:
     """Pull an image; why not, or nothing."""
-    from docker.errors import APIError
+    import requests
+    from docker.errors import APIError, DockerException
 
     try:
         engine.client.images.pull(reference)
     except APIError as error:
         return str(error.explanation or error).splitlines()[0][:120]
+    except (DockerException, requests.RequestException) as error:  # a credentials helper that is not there, a timeout
+        return str(error).splitlines()[0][:120]
     return ""
 
 

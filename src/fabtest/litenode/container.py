@@ -23,8 +23,9 @@ from fabtest.errors import FabtestError
 from fabtest.litenode import database
 from fabtest.litenode.agent import Agent, Place, run
 from fabtest.litenode.intent import PortIntent, SwitchIntent, switch_intent
+from fabtest.litenode.kernel import hash_by_qp
 from fabtest.runtime.namespaces import write_sysctls
-from fabtest.runtime.netlink import Batch, NetlinkSocket
+from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.sonic.db import ConfigDb, DbId
 from fabtest.sonic.sysctl import SWITCH_SYSCTLS
 
@@ -35,6 +36,8 @@ OWN_NETWORK = Path("/proc/self/ns/net")
 LANE_MAP = Path("/usr/share/sonic/hwsku/lanemap.ini")
 #: In this file the agent says that it runs, and with which pid.
 READY = Path("/run/litenode.pid")
+#: Ports whose wires CONFIG_DB had shut down; gone with the container's boot.
+SHUT = Path("/run/litenode.shut")
 #: Set in the environment where ECMP hashes the queue pair as well.
 QP_HASH = "FABTEST_QP_HASH"
 
@@ -76,6 +79,10 @@ class Ports:
     def __init__(self, wire_of: dict[str, str]) -> None:
         self.wire_of = wire_of
         self._applied: dict[str, PortIntent] = {}
+        try:  # what an agent before this one did; a fault may hold a wire down too, and that is not ours to mend
+            self._shut = set(SHUT.read_text().split())
+        except OSError:
+            self._shut = set()
 
     def make(self, mac: str, kernel: NetlinkSocket) -> None:
         """``Ethernet<n>`` on every wire that is there; what exists is left as it is."""
@@ -95,14 +102,15 @@ class Ports:
             before = self._applied.get(port)
             if wanted is None or wanted == before:
                 continue
-            up = wanted.admin_up if before is None or wanted.admin_up != before.admin_up else None
-            if before is None and up:
-                up = None  # a wire comes up with the container
+            was_up = port not in self._shut  # a wire comes up with the container
+            up = wanted.admin_up if wanted.admin_up != was_up else None
             batch.set_link(wire, up=up, mtu=wanted.mtu)
             self._applied[port] = wanted
+            (self._shut.discard if wanted.admin_up else self._shut.add)(port)
         if batch:
             with NetlinkSocket() as kernel:
                 kernel.run(batch)
+            SHUT.write_text("\n".join(sorted(self._shut)))
 
 
 def initial_config() -> ConfigDb:
@@ -130,6 +138,12 @@ def load() -> None:
             pipe.execute()
 
 
+def _seed() -> int:
+    """The hash seed of this switch, where SONiC keeps it."""
+    value = database.client(REDIS, DbId.APPL).hget("SWITCH_TABLE:switch", "ecmp_hash_seed")
+    return int(value) if value and str(value).isdigit() else 0
+
+
 def serve() -> None:
     """Ports, then the agent until SIGTERM."""
     READY.unlink(missing_ok=True)
@@ -140,6 +154,10 @@ def serve() -> None:
     ports = Ports(wires(config, lane_map(LANE_MAP.read_text())))
     with NetlinkSocket() as kernel:
         ports.make(intent.mac, kernel)
+        links = kernel.links()
+        hasten_neighbours(kernel, [links[port].index for port in ports.wire_of if port in links])
+        if os.environ.get(QP_HASH) == "1":
+            hash_by_qp(kernel, _seed())
     place = Place(socket.gethostname(), True, OWN_NETWORK, REDIS, VTY, len(ports.wire_of))
     run(
         Agent(

@@ -48,7 +48,7 @@ def clabernetes_objects(fabric: Fabric, lab: str, images: Images) -> Iterator[di
     for node, spec in definition["topology"]["nodes"].items():
         wanted = SWITCH_FILES if node in fabric.switch else SERVER_FILES
         data = {_key(name): tree[f"{node}/{name}"].decode() for name in wanted}
-        labels = {f"fabtest/{key.removeprefix('fabtest.')}": value for key, value in spec["labels"].items()}
+        labels = {"fabtest/lab": lab, **{f"fabtest/{key}": value for key, value in spec["labels"].items()}}
         yield _fits(
             {
                 "apiVersion": "v1", "kind": "ConfigMap",

@@ -24,6 +24,8 @@ from fabtest.topology.units import format_speed
 
 #: Where a switch finds its folder (docker-sonic-vs's own place for a configuration), and a server its.
 SWITCH_FOLDER, SERVER_FOLDER = "/var/sonic", "/etc/fabtest"
+#: How a server gets its network. Docker's default route goes first: the script's own may be a default route too.
+SERVER_BOOT = f"ip route del default dev eth0 2>/dev/null; exec sh {SERVER_FOLDER}/network.sh"
 #: The label that marks a container as a node of a lab of ours; its value is the lab.
 LABEL = "fabtest.lab"
 #: The device folder of the image that the rendered port map is put into.
@@ -88,7 +90,9 @@ def wires(fabric: Fabric, switch: Switch) -> dict[str, str]:
     return {name: f"eth{n}" for name, n in _position(switch).items() if Endpoint(switch.name, name) in fabric.link_at}
 
 
-def container_files(fabric: Fabric, lab: str, images: Images, management: Management) -> Iterator[tuple[str, bytes]]:
+def container_files(
+    fabric: Fabric, lab: str, images: Images, management: Management, *, own: bool = False
+) -> Iterator[tuple[str, bytes]]:
     """What containers need beyond the files of ``fabtest.render.files``: relative path, content."""
     boot = files("fabtest.render").joinpath("templates", "sonic-vs.sh").read_bytes()
     for switch in fabric.switches:
@@ -97,7 +101,7 @@ def container_files(fabric: Fabric, lab: str, images: Images, management: Manage
         yield f"{switch.name}/sysctl.conf", _sysctl_conf(_switch_sysctls(fabric, switch))
         yield f"{switch.name}/hwsku/lanemap.ini", "".join(_lane_lines(switch)).encode()
         yield f"{switch.name}/hwsku/port_config.ini", "".join(_port_lines(switch)).encode()
-    text = yaml.safe_dump(containerlab_topology(fabric, lab, images, management), sort_keys=False, width=120)
+    text = yaml.safe_dump(containerlab_topology(fabric, lab, images, management, own=own), sort_keys=False, width=120)
     yield f"{lab}.clab.yml", text.encode()
 
 
@@ -131,11 +135,12 @@ def _port_lines(switch: Switch) -> Iterator[str]:
 
 
 def containerlab_topology(
-    fabric: Fabric, lab: str, images: Images, management: Management, *, pull: bool = False
+    fabric: Fabric, lab: str, images: Images, management: Management, *, pull: bool = False, own: bool = False
 ) -> dict[str, Any]:
     """``<lab>.clab.yml`` as a value (schema: containerlab's clab.schema.json).
 
-    ``pull``: images come from a registry; else those of fabtest's own are only looked for here.
+    ``pull``: images come from a registry; else those of fabtest's own are only looked for here. ``own``: containers
+    carry the mark of a lab of fabtest's, which ``lab-down`` removes; not on what others deploy themselves.
     """
     emulation = fabric.emulation
     switch: dict[str, Any] = {
@@ -160,8 +165,7 @@ def containerlab_topology(
     server = {
         "image": images.server,
         "image-pull-policy": _pull_policy(images.server, pull),
-        # Before the script: its own default route may take the place of Docker's.
-        "exec": ["sh -c 'ip route del default dev eth0 2>/dev/null; exec sh /etc/fabtest/network.sh'"],
+        "exec": [f"sh -c '{SERVER_BOOT}'"],
         "sysctls": {key: str(value) for key, value in {**SYSCTLS, **_ipv6(fabric)}.items()},
     }
     return {
@@ -174,7 +178,7 @@ def containerlab_topology(
         "topology": {
             "kinds": {"sonic-vs": switch, "linux": server},
             "groups": {name: {} for name in _groups(fabric)},
-            "nodes": dict(_nodes(fabric, lab)),
+            "nodes": dict(_nodes(fabric, {LABEL: lab} if own else {})),
             "links": [_link(fabric, link) for link in fabric.links],
         },
     }
@@ -227,9 +231,9 @@ def _groups(fabric: Fabric) -> list[str]:
     return [*(t.name.lower() for t in tiers), *(["server"] if fabric.servers else [])]
 
 
-def _nodes(fabric: Fabric, lab: str) -> Iterable[tuple[str, dict[str, Any]]]:
+def _nodes(fabric: Fabric, mark: dict[str, str]) -> Iterable[tuple[str, dict[str, Any]]]:
     for s in fabric.switches:
-        labels = {LABEL: lab, "tier": s.tier.name.lower(), "plane": str(s.plane)}
+        labels = {**mark, "tier": s.tier.name.lower(), "plane": str(s.plane)}
         if s.rail is not None:
             labels["rail"] = str(s.rail)
         if s.unit is not None:
@@ -239,7 +243,7 @@ def _nodes(fabric: Fabric, lab: str) -> Iterable[tuple[str, dict[str, Any]]]:
             "labels": labels,
         }  # fmt: skip
     for server in fabric.servers:
-        labels = {LABEL: lab, "tier": Tier.SERVER.name.lower()}
+        labels = {**mark, "tier": Tier.SERVER.name.lower()}
         if server.unit is not None:
             labels["su"] = str(server.unit)
         yield server.name, {

@@ -37,7 +37,9 @@ def runtime_of(lab: str) -> Runtime:
     record = LabFolder(lab).read()
     if record is not None:
         return runtime_named(record.runtime if record.runtime in NAMES else "netns")
-    if not any(info.name == lab for info in runtime_named("netns").list()) and lab in _container_labs():
+    from fabtest.runtime.namespaces import existing
+
+    if lab not in existing() and lab in _container_labs():
         return runtime_named("containerlab")
     return runtime_named("netns")
 
@@ -56,11 +58,12 @@ def _container_labs() -> set[str]:
 
 def all_labs() -> list[LabInfo]:
     """Every lab on this machine, by name."""
-    found = runtime_named("netns").list()
+    containers = _container_labs()
+    found = [i for i in runtime_named("netns").list() if i.state != "broken" or i.name not in containers]
     records = [folder.read() for folder in folders()]
     if any(record is not None and record.runtime == "containerlab" for record in records):
         found += runtime_named("containerlab").list()
     known = {info.name for info in found}
-    for name in _container_labs() - known:
+    for name in containers - known:
         found.append(LabInfo(name, "broken", "", 0, 0, "", "containerlab"))
     return sorted(found, key=lambda info: info.name)

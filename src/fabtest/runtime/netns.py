@@ -112,7 +112,7 @@ class NetnsRuntime:
             namespaces.remove(n)
         if folder.exists():
             folder.delete()
-        if HOST_LIMITS.exists() and not [info for info in self.list() if info.name != name]:
+        if HOST_LIMITS.exists() and not [f for f in folders() if f.name != name]:
             host.give_back(HOST_LIMITS)
         return found
 

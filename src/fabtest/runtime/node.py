@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -61,14 +62,30 @@ def run_command(
     node: str, command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
 ) -> Completed:
     """Run a command that enters a node and collect what it prints. Raises ExecError if it does not end in time."""
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env=environment,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, env=environment,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ExecError(f"{node}: {' '.join(command)} did not end within {timeout:g} s") from None
-    return Completed(done.returncode, done.stdout, done.stderr)
+        out, err = child.communicate(timeout=timeout)
+    except BaseException as error:
+        end_family(child.pid)
+        child.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ExecError(f"{node}: {' '.join(command)} did not end within {timeout:g} s") from None
+        raise
+    return Completed(child.returncode, out, err)
+
+
+def end_family(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process of ours and its descendants: what enters a container leaves the command to a child."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(pid, number)
+    except OSError:
+        return
+    for child in children:
+        end_family(int(child), number)
 
 
 def run_on_terminal(command: Sequence[str], timeout: float | None, environment: Mapping[str, str] | None = None) -> int:
@@ -79,11 +96,11 @@ def run_on_terminal(command: Sequence[str], timeout: float | None, environment: 
     try:
         return child.wait(timeout)
     except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGINT)
+        end_family(child.pid, signal.SIGINT)
         try:
             child.wait(2)
         except subprocess.TimeoutExpired:
-            child.kill()
+            end_family(child.pid)
             child.wait()
         return 124
     finally:

@@ -15,6 +15,8 @@ from fabtest.render.containerlab import LABEL
 from fabtest.runtime.containerlab.tool import Line, Ran
 
 NODE_NAME, LAB_NAME = "clab-node-name", "containerlab"
+#: On a container that runs containerlab itself: the folder it works in.
+TOOL = "fabtest.tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,20 @@ class Engine:
                                 return network
         return None
 
+    def foreign_network(self, name: str) -> bool:
+        """Whether there is a network of this name that containerlab did not make."""
+        with translated():
+            return any(
+                row["Name"] == name and LAB_NAME not in (row.get("Labels") or {})
+                for row in self.client.api.networks(names=[name])
+            )
+
+    def end_tools(self, folder: str) -> None:
+        """End containers that run containerlab itself in a lab's folder: of a command that was killed."""
+        with translated():
+            for c in self.client.containers.list(all=True, filters={"label": f"{TOOL}={folder}"}, ignore_removed=True):
+                self._gone(lambda c=c: c.remove(force=True))
+
     def remove(self, lab: str, network: str) -> list[str]:
         """Remove what is left of a lab of ours: containers by label, its network by name. Returns what it removed."""
         removed = []
@@ -125,8 +141,8 @@ class Engine:
             for c in self.client.containers.list(all=True, filters={"label": f"{LABEL}={lab}"}, ignore_removed=True):
                 self._gone(lambda c=c: c.remove(force=True, v=True))
                 removed.append(c.name)
-            for row in self.client.api.networks(names=[network]):
-                if row["Name"] == network and not self.client.networks.get(row["Id"]).containers:
+            for row in self.client.api.networks(names=[network], filters={"label": LAB_NAME}):
+                if row["Name"] == network:
                     self._gone(lambda row=row: self.client.api.remove_network(row["Id"]))
                     removed.append(network)
         return removed
@@ -222,15 +238,19 @@ class ImageLauncher:
         import os
 
         client = Engine().client
-        socket = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
-        places = [socket, "/var/run/netns", "/etc/hosts", str(folder)]
-        volumes = {p: {"bind": "/var/run/docker.sock" if p == socket else p, "mode": "rw"} for p in places}
-        volumes.pop("/", None)
+        host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+        if not host.startswith("unix://"):
+            raise MachineError(
+                f"containerlab's image cannot use the Docker engine at {host}",
+                hint="install the containerlab binary, or use an engine on this machine",
+            )
+        volumes = {host.removeprefix("unix://"): {"bind": "/var/run/docker.sock", "mode": "rw"}}
+        volumes |= {p: {"bind": p, "mode": "rw"} for p in ("/var/run/netns", "/etc/hosts", str(folder)) if p != "/"}
         with translated():
             container = client.containers.create(
                 self.image, list(arguments), entrypoint="containerlab", privileged=True, network_mode="host",
                 pid_mode="host", volumes=volumes, working_dir=str(folder),
-                environment={"CLAB_VERSION_CHECK": "disable"},
+                environment={"CLAB_VERSION_CHECK": "disable"}, labels={TOOL: str(folder)},
             )  # fmt: skip
             try:
                 container.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from fabtest.errors import ExecError, FabtestError, LabError
 from fabtest.litenode.kernel import hash_by_qp
 from fabtest.model import Fabric
-from fabtest.render.containerlab import wires
+from fabtest.render.containerlab import SERVER_BOOT, wires
 from fabtest.runtime.base import Capability
 from fabtest.runtime.containerlab.engine import Engine
 from fabtest.runtime.containerlab.node import ContainerNode
@@ -81,7 +81,10 @@ class ContainerLab(LiveLab):
 
     def _without_agent(self) -> list[str]:
         found = []
+        faults = self.faults()
         for switch in self.fabric.switches:
+            if faults.get(switch.name) == "down":
+                continue
             node = self.container(switch.name)
             try:
                 if not (node.root / "usr/lib/python3/dist-packages/fabtest").is_dir():
@@ -94,24 +97,40 @@ class ContainerLab(LiveLab):
         return found
 
     def restart_agent(self) -> None:
-        """The agent of every lite switch, by supervisor. Raises ExecError."""
+        """The agent of every lite switch that is on, by supervisor. Raises ExecError naming those that did not."""
+        failed = []
+        faults = self.faults()
         for switch in self.fabric.switches:
-            node = self.container(switch.name)
-            done = node.exec(["supervisorctl", "restart", "litenode"])
+            if faults.get(switch.name) == "down":
+                continue
+            try:
+                done = self.container(switch.name).exec(["supervisorctl", "restart", "litenode"])
+            except (FabtestError, OSError) as error:
+                failed.append(str(error))
+                continue
             if done.returncode:
-                raise ExecError(f"{switch.name}: supervisorctl restart litenode: {done.stdout.strip()}")
+                failed.append(f"{switch.name}: supervisorctl restart litenode: {done.stdout.strip()}")
+        if failed:
+            raise ExecError("; ".join(failed))
 
     def trouble(self) -> list[str]:
         """Containers that do not run, lost their cables, or did not boot; agents that are gone."""
+        lines = self.damage()
+        without = self._without_agent()
+        if without and not lines:
+            lines.append(f"no agent runs in {', '.join(without)} (`agent-restart` starts it)")
+        return lines
+
+    def damage(self) -> list[str]:
+        """What only a new deploy (or, of a boot, a little time) mends."""
         faults = self.faults()
         lines = []
         for name in self.fabric.node_names:
-            if faults.get(name) == "down":
-                continue
             node = self.container(name)
             try:
                 gone = node.missing_wires()
-                boot = node.boot_state() if node.role == "switch" else "ready"
+                off = node.role == "server" or faults.get(name) == "down"
+                boot = "ready" if off else node.boot_state()
             except LabError as error:
                 lines.append(error.message)
                 continue
@@ -124,15 +143,13 @@ class ContainerLab(LiveLab):
                 lines.append(f"{name}: its boot {boot}")
             elif boot == "starting":
                 lines.append(f"{name}: is booting")
-        without = [name for name in self._without_agent() if faults.get(name) != "down"]
-        if without and not lines:
-            lines.append(f"no agent runs in {', '.join(without)} (`agent-restart` starts it)")
         return lines
 
     # --------------------------------------------------------------------------------------------------- power
 
     def stop_node(self, name: str) -> None:
         """Power off, at once: carrier goes on every cable, then every daemon. The container stays."""
+        self.refresh()  # its first process may be another by now
         self.record_fault(name, "down")
         self.set_wires(name, self._ports(name), False)
         if name in self.fabric.switch:
@@ -141,6 +158,7 @@ class ContainerLab(LiveLab):
 
     def start_node(self, name: str) -> None:
         """Power on; a switch boots from its config_db.json. Returns when it has. Raises LabError if it does not."""
+        self.refresh()
         self.record_fault(name, None)
         cut = self.cut_ports(name)
         try:
@@ -151,7 +169,10 @@ class ContainerLab(LiveLab):
                 node.exec(["bash", "/var/sonic/sonic-vs.sh", "boot"])
                 self.wait_booted([name])
             else:
-                node.exec(["sh", "-c", "ip route del default dev eth0 2>/dev/null; exec sh /etc/fabtest/network.sh"])
+                done = node.exec(["sh", "-c", SERVER_BOOT])
+                if done.returncode:
+                    raise LabError(f"{name} does not boot: {done.stderr.strip() or done.stdout.strip()}")
+                self.check_servers([name])
         except BaseException:
             self.record_fault(name, "down")
             raise
@@ -196,6 +217,25 @@ class ContainerLab(LiveLab):
             with inside(node.netns), NetlinkSocket() as kernel:
                 links = kernel.links()
                 hasten_neighbours(kernel, [links[p].index for p in self._ports(name) if p in links])
+
+    def check_servers(self, names: list[str]) -> None:
+        """Whether servers have the addresses they should: containerlab only logs a script that failed.
+
+        Raises LabError.
+        """
+        for name in names:
+            node = self.container(name)
+            with inside(node.netns), NetlinkSocket() as kernel:
+                links = {link.index: link.name for link in kernel.links().values()}
+                have = {(links.get(a.index), a.interface) for a in kernel.addresses()}
+            for port in self.fabric.server[name].ports:
+                missing = [str(a) for a in port.addresses if (port.name, a) not in have]
+                if missing:
+                    done = node.exec(["sh", "-c", SERVER_BOOT])
+                    raise LabError(
+                        f"{name}: {port.name} does not have {', '.join(missing)}",
+                        hint=f"network.sh: {(done.stderr or done.stdout).strip() or 'no word'}",
+                    )
 
     def _last_words(self, node: ContainerNode) -> str:
         """Supervisor's status and the end of the logs of a switch that does not come up."""

@@ -44,6 +44,12 @@ class ContainerNode:
                 f"{self.name}: its container is {self.container.status}",
                 hint="`lab-up` of the same topology brings it back",
             )
+        try:
+            ours = os.stat(f"/proc/{self.container.pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
+        except OSError:
+            ours = True
+        if ours:  # it has ended, or the number belongs to another process by now, one of the machine's
+            raise LabError(f"{self.name}: its container has ended", hint="try again")
         return self.container.pid
 
     @property

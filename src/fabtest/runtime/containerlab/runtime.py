@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import time
 from ipaddress import IPv4Network
 from pathlib import Path
+
+import yaml
 
 from fabtest.errors import FabtestError, LabError, MachineError
 from fabtest.model import Endpoint, Fabric
@@ -27,13 +31,14 @@ from fabtest.runtime.containerlab.lab import ContainerLab
 from fabtest.runtime.containerlab.tool import Containerlab
 from fabtest.runtime.namespaces import NETNS_DIR, require_root
 from fabtest.runtime.netlink import NetlinkSocket
-from fabtest.runtime.state import HOST_LIMITS, LabFolder, LabRecord, folders
+from fabtest.runtime.state import HOST_LIMITS, ROOT, LabFolder, LabRecord, folders
 
 #: Ports a docker-sonic-vs takes; its releases have been run with so many (the lane map is ours). An image says
 #: otherwise with the label below.
 MAX_PORTS = 128
 MAX_PORTS_LABEL = "fabtest.max-ports"
 BOOT_TIMEOUT_S = 180.0
+SSH_CONFIG, HOSTS = Path("/etc/ssh/ssh_config.d"), Path("/etc/hosts")
 
 
 def network_name(lab: str) -> str:
@@ -57,9 +62,10 @@ class ContainerlabRuntime:
         tool = Containerlab.find()
         images = images_of(fabric)
         self._check(fabric, name, images)
-        self._make_way(folder, fabric)
+        self._make_way(folder, source)
         try:
-            return self._build(fabric, source, folder, tool, images, progress)
+            with contextlib.ExitStack() as stack:
+                return self._build(fabric, source, folder, tool, images, progress, stack)
         except BaseException as error:
             self.destroy(name)
             if isinstance(error, OSError):
@@ -86,6 +92,11 @@ class ContainerlabRuntime:
                 + (", ..." if len(foreign) > 3 else ""),
                 hint="choose another name with --name, or take that lab down with containerlab",
             )
+        if self.engine.foreign_network(network_name(lab)):
+            raise LabError(
+                f"there is a Docker network {network_name(lab)} that containerlab did not make",
+                hint="choose another name with --name, or remove it",
+            )
         wanted = [f"clab-{lab}-{node}" for node in fabric.node_names]
         mine = {c.name for c in self.engine.nodes(lab).values()}
         if taken := [n for n in self.engine.taken(wanted) if n not in mine]:
@@ -105,7 +116,7 @@ class ContainerlabRuntime:
             )
         return found
 
-    def _make_way(self, folder: LabFolder, fabric: Fabric) -> None:
+    def _make_way(self, folder: LabFolder, source: str) -> None:
         """A whole lab of that name stays, and is an error; what is left of one goes."""
         record = folder.read()
         if record is not None and record.runtime != self.name and folder.exists():
@@ -114,15 +125,30 @@ class ContainerlabRuntime:
                 hint=f"`lab-down {folder.name}` first, or choose --name",
             )
         if record is not None and record.state == "up":
-            lab = ContainerLab(folder, fabric, self.engine)
-            damage = [line for line in lab.trouble() if "agent" not in line]
-            if not damage:
+            try:
+                damaged = bool(self.attach(folder.name).damage())
+                same = folder.topology.read_text() == source
+            except (FabtestError, OSError):  # its files have gone, or mean nothing any more
+                damaged = same = True
+            if not same:
+                raise LabError(
+                    f"lab {folder.name} is already up, of another topology",
+                    hint=f"`lab-down {folder.name}` first, or choose --name",
+                )
+            if not damaged:
                 raise LabError(f"lab {folder.name} is already up", hint=f"`lab-down {folder.name}` first, or --name")
         if folder.exists() or self.engine.nodes(folder.name):
             self.destroy(folder.name)
 
     def _build(
-        self, fabric: Fabric, source: str, folder: LabFolder, tool: Containerlab, images: Images, progress: Progress
+        self,
+        fabric: Fabric,
+        source: str,
+        folder: LabFolder,
+        tool: Containerlab,
+        images: Images,
+        progress: Progress,
+        stack: contextlib.ExitStack,
     ) -> ContainerLab:
         record = LabRecord(
             folder.name, fabric.name, "building", time.strftime("%Y-%m-%dT%H:%M:%S"), self.name, len(fabric.switches),
@@ -132,12 +158,16 @@ class ContainerlabRuntime:
         folder.write(record)
         folder.topology.write_text(source)
         progress("files", 0, len(fabric.node_names))
+        # From the choice of a subnet until Docker has given it out, no other lab chooses.
+        choosing = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, choosing)
+        fcntl.flock(choosing, fcntl.LOCK_EX)
         management = Management(network_name(folder.name), self._free_subnet(fabric))
         faults = topology_faults(containerlab_topology(fabric, folder.name, images, management))
         if faults:
             raise LabError(f"this fabric is nothing containerlab can build: {faults[0]}")
         write_tree(iter_files(fabric), folder.nodes)
-        write_tree(container_files(fabric, folder.name, images, management), folder.nodes)
+        write_tree(container_files(fabric, folder.name, images, management, own=True), folder.nodes)
         host.make_room(fabric, HOST_LIMITS)
         total = len(fabric.node_names) + len(fabric.links)
         progress("containerlab", 0, total)
@@ -146,6 +176,7 @@ class ContainerlabRuntime:
         def count(line: str) -> None:
             nonlocal done
             if re.search(r"Creating container|Created link", line):
+                fcntl.flock(choosing, fcntl.LOCK_UN)
                 done += 1
                 progress("containerlab", min(done, total), total)
 
@@ -155,7 +186,9 @@ class ContainerlabRuntime:
         lab.wait_booted(
             [s.name for s in fabric.switches], BOOT_TIMEOUT_S, lambda ready, of: progress("boot", ready, of)
         )
+        fcntl.flock(choosing, fcntl.LOCK_UN)
         lab.hasten_neighbours()
+        lab.check_servers([s.name for s in fabric.servers])
         record.state = "up"
         folder.write(record)
         return ContainerLab(folder, fabric, self.engine)
@@ -196,13 +229,15 @@ class ContainerlabRuntime:
         containers = self.engine.nodes(name)
         found = bool(containers) or folder.exists()
         file = clab_file(folder)
+        self.engine.end_tools(str(folder.nodes))
         if containers and file.is_file():
             try:
                 Containerlab.find().destroy(file, log=folder.path / "containerlab.log")
             except FabtestError:
                 pass  # what it left is removed below
         found = bool(self.engine.remove(name, network_name(name))) or found
-        _forget_names(name, set(containers))
+        if not self.engine.foreign(name):
+            forget(name, {*containers, *_nodes_of(file)})
         if folder.exists():
             folder.delete()
         if HOST_LIMITS.exists() and not [f for f in folders() if f.name != name]:
@@ -234,10 +269,25 @@ def clab_file(folder: LabFolder) -> Path:
     return folder.nodes / f"{folder.name}.clab.yml"
 
 
-def _forget_names(lab: str, nodes: set[str]) -> None:
-    """Names containerlab leaves below /run/netns when it was killed: of this lab's nodes only."""
+def _nodes_of(file: Path) -> list[str]:
+    """The nodes of a lab's containerlab topology, also when their containers have gone."""
+    try:
+        return list(yaml.safe_load(file.read_text())["topology"]["nodes"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return []
+
+
+def forget(lab: str, nodes: set[str]) -> None:
+    """What containerlab leaves on the machine when it was killed, of this lab only: names below /run/netns, its block
+    of /etc/hosts, its ssh configuration."""
     from fabtest.runtime.namespaces import unmount
 
+    (SSH_CONFIG / f"clab-{lab}.conf").unlink(missing_ok=True)
+    text = HOSTS.read_text() if HOSTS.is_file() else ""
+    start, end = f"###### CLAB-{lab}-START ######\n", f"###### CLAB-{lab}-END ######\n"
+    before, _, rest = text.partition(start)
+    if end in rest:
+        HOSTS.write_text(before + rest.partition(end)[2])  # in place: it may be a mount of its own
     for node in nodes:
         for name in (f"clab-{lab}-{node}", f"clab-park-clab-{lab}-{node}"):
             path = NETNS_DIR / name

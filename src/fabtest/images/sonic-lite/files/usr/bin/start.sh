@@ -21,7 +21,7 @@ mv /tmp/config_db.json /etc/sonic/config_db.json
 
 supervisorctl start redis-server
 python3 -m fabtest.litenode.container load
-rm -f /run/litenode.pid
+rm -f /run/litenode.pid /run/litenode.shut
 supervisorctl start litenode
 for _ in $(seq 300); do
     [ -e /run/litenode.pid ] && break
