@@ -133,11 +133,20 @@ def test_mtu_of_a_port_reaches_its_wire(lab: str) -> None:
     eventually(lambda: mtu("Ethernet0") == "9100")
 
 
+def _lost(live: ContainerLab) -> float:
+    """Share of 50 pings over the cable between leaf1 and spine1 that got no answer."""
+    out = live.node("leaf1").exec(["ping", "-q", "-c", "50", "-i", "0.01", "-W", "1", "172.16.0.1"]).stdout
+    return int(out.partition("transmitted, ")[2].split()[0]) / -50 + 1
+
+
 def test_links_fail_in_every_way_and_are_mended(lab: str) -> None:
     live = attached()
     for fault in Fault:
-        live.fail_link("leaf1", "spine1", fault)
+        live.fail_link("leaf1", "spine1", fault, loss=0.2)
         assert not status()["ok"]
+        if fault is not Fault.CARRIER:
+            least = 0.1 if fault is Fault.GREY else 0.9
+            assert _lost(live) > least
         live.repair_link("leaf1", "spine1")
         wait_converged(attached(), 60)
         assert status()["ok"]

@@ -11,8 +11,9 @@ import pytest
 
 from fabtest.checks import underlay
 from fabtest.checks.converge import wait_converged
-from fabtest.checks.observe import links, sessions
+from fabtest.checks.observe import link_health, links, sessions
 from fabtest.checks.status import lab_status
+from fabtest.errors import UsageError
 from fabtest.roce.send import nic_named
 from fabtest.roce.transfer import transfer
 from fabtest.runtime import processes
@@ -259,3 +260,27 @@ def test_bfd_notices_a_silent_failure_in_time() -> None:
         verdict = failover.link_silent(lab)
         assert verdict.passed, verdict.sentence
         assert verdict.numbers["bound_ms"] == 1900
+
+
+def test_a_grey_link_loses_its_share_and_says_so(small: Lab) -> None:
+    """Half of the frames each way: three pings of four get no answer. A share that means nothing is refused."""
+
+    def answered(count: int) -> int:
+        out = small.node(LEAF).exec(["ping", "-q", "-c", str(count), "-i", "0.005", "-W", "1", "172.16.0.1"]).stdout
+        return int(out.partition("transmitted, ")[2].split()[0])
+
+    for nothing in (0.0, 1.0, -0.5, 1.5):
+        with pytest.raises(UsageError, match="no grey link"):
+            small.fail_link(LEAF, SPINE, Fault.GREY, nothing)
+    assert answered(50) == 50
+    small.fail_link(LEAF, SPINE, Fault.GREY, 0.5)
+    try:
+        # 50 of 200 on average, standard deviation 6.1.
+        assert 20 < answered(200) < 80
+        why = [h.why for h in link_health(small) if not h.up]
+        assert len(why) == 1
+        assert "loses 50% of all frames" in why[0]
+    finally:
+        small.repair_link(LEAF, SPINE)
+    assert answered(50) == 50
+    wait_converged(small, 60)

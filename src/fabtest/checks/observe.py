@@ -188,6 +188,8 @@ def _end_trouble(end: Endpoint, interfaces: dict[str, LinkInfo], faults: dict[st
     how = faults.get(str(end)) or faults.get(end.node)
     if how == "silent":
         return "drops every frame (link-down --silent)"
+    if how and how.startswith("grey"):
+        return f"loses {how.removeprefix('grey ')} of all frames (link-down --loss)"
     if how == "down":
         return "is powered off (node-down)"
     if how == "carrier":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fabtest.cli.common import JSON, LAB, fabtest_task, out, print_json, the_lab
+from fabtest.errors import UsageError
 from fabtest.runtime.base import Fault
 from fabtest.runtime.state import LabFolder
 
@@ -16,15 +17,26 @@ ENDS = {"a": "node, or NODE:PORT for one cable of several", "b": "the node at th
     help={
         **ENDS,
         "silent": "frames are lost but carrier stays (a bad optic): only BFD or the hold timer sees it",
+        "loss": "percent of all frames that are lost each way, at random, while carrier stays (a grey link)",
         "json": JSON,
     },
 )
-def link_down(c: Any, a: str, b: str, lab: str = "", silent: bool = False, json: bool = False) -> None:
-    """Break every cable between two nodes: link-down A B [--silent]."""
+def link_down(
+    c: Any, a: str, b: str, lab: str = "", silent: bool = False, loss: float = 0.0, json: bool = False
+) -> None:
+    """Break every cable between two nodes: link-down A B [--silent | --loss PERCENT]."""
+    if silent and loss:
+        raise UsageError("a link is either silent or loses a share of its frames", hint="--silent, or --loss PERCENT")
+    fault = Fault.SILENT if silent else Fault.GREY if loss else Fault.CARRIER
     live = the_lab(lab)
     with LabFolder(live.name).lock(wait=30):
-        links = live.fail_link(a, b, Fault.SILENT if silent else Fault.CARRIER)
-    _report("drops every frame" if silent else "has no carrier", "broken", links, json)
+        links = live.fail_link(a, b, fault, loss / 100)
+    what = {
+        Fault.CARRIER: "has no carrier",
+        Fault.SILENT: "drops every frame",
+        Fault.GREY: f"loses {loss:g} % of frames",
+    }
+    _report(what[fault], "broken", links, json)
 
 
 @fabtest_task(positional=["a", "b"], help={**ENDS, "json": JSON})

@@ -35,6 +35,7 @@ class Fault(StrEnum):
 
     CARRIER = "carrier"
     SILENT = "silent"
+    GREY = "grey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,11 @@ class Lab(Protocol):
     def nodes(self) -> Iterator[LiveNode]:
         """All of them, switches first."""
 
-    def fail_link(self, a: str, b: str, fault: Fault) -> list[str]:
-        """Break every link between two nodes (or ``a`` may be ``node:port``); returns the links broken."""
+    def fail_link(self, a: str, b: str, fault: Fault, loss: float = 0.01) -> list[str]:
+        """Break every link between two nodes (or ``a`` may be ``node:port``); returns the links broken.
+
+        ``loss`` is the share of frames a grey link loses, each way.
+        """
 
     def repair_link(self, a: str, b: str) -> list[str]:
         """Undo ``fail_link``."""

@@ -1,8 +1,8 @@
 """The kernel programs a lab needs, assembled here: a few dozen instructions do not warrant a compiler on every machine.
 
-``load_drop``: XDP that drops every frame, for failures without loss of carrier. ``load_roce_drop``: a classifier that
-drops RoCEv2 once captures have seen it, so that a server's kernel does not answer it. ``load_qp_hash``: a classifier
-that makes ECMP hash on the destination queue pair.
+``load_drop``: XDP that drops every frame, or a share of them, for failures without loss of carrier.
+``load_roce_drop``: a classifier that drops RoCEv2 once captures have seen it, so that a server's kernel does not
+answer it. ``load_qp_hash``: a classifier that makes ECMP hash on the destination queue pair.
 
 Instruction encoding and helpers: linux/bpf.h, linux/filter.h.
 """
@@ -18,7 +18,9 @@ from fabtest.errors import MachineError
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _PROG_LOAD, _PROG_TYPE_SCHED_CLS, _PROG_TYPE_XDP = 5, 3, 6
-_XDP_DROP, _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 1, 0, 2, -1
+_XDP_DROP, _XDP_PASS, _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 1, 2, 0, 2, -1
+#: bpf_get_prandom_u32()
+_HELPER_GET_PRANDOM_U32 = 7
 #: bpf_set_hash(skb, hash): what ECMP takes for the hash of a flow.
 _HELPER_SET_HASH = 48
 ROCE_PORT = 4791
@@ -81,6 +83,10 @@ class Program:
         """Go to a label unless dst == value."""
         self._add(0x55, dst, offset=label, value=value)
 
+    def if_less(self, dst: int, value: int, label: str) -> None:
+        """Go to a label if dst < value (unsigned; value below 2**31)."""
+        self._add(0xA5, dst, offset=label, value=value)
+
     def jump(self, label: str) -> None:
         """Go to a label."""
         self._add(0x05, offset=label)
@@ -123,9 +129,18 @@ def _load(program: Program, kind: int, what: str) -> int:
     return handle
 
 
-def load_drop() -> int:
-    """XDP that drops; the descriptor may be closed once it is attached. Raises MachineError."""
+def load_drop(share: float = 1.0) -> int:
+    """XDP that drops a share of all frames (0 to 1), each at random; the descriptor may be closed once it is attached.
+
+    Raises MachineError.
+    """
     program = Program()
+    if share < 1:
+        program.call(_HELPER_GET_PRANDOM_U32)
+        program.shift_right(0, 1)
+        program.if_less(0, round(share * 0x7FFFFFFF), "drop")
+        program.end(_XDP_PASS)
+        program.label("drop")
     program.end(_XDP_DROP)
     return _load(program, _PROG_TYPE_XDP, "frame-dropping")
 

@@ -50,7 +50,7 @@ class LiveLab:
         return (self.node(name) for name in self.fabric.node_names)
 
     def faults(self) -> dict[str, str]:
-        """Link end (``node:port``) or node -> ``carrier``, ``silent`` or ``down``."""
+        """Link end (``node:port``) or node -> ``carrier``, ``silent``, ``grey 1%`` or ``down``."""
         try:
             found = json.loads((self.folder.path / "faults.json").read_text())
         except (OSError, ValueError):
@@ -101,9 +101,14 @@ class LiveLab:
             raise UsageError(f"there is no link between {a} and {b}", hint=f"{a_node} is linked to {', '.join(peers)}")
         return found
 
-    def fail_link(self, a: str, b: str, fault: Fault) -> list[str]:
+    def fail_link(self, a: str, b: str, fault: Fault, loss: float = 0.01) -> list[str]:
         """Carrier: the switch end nearer the spine is set down, so the other end sees the carrier go. Silent: both
-        ends drop every frame they receive, and carrier stays."""
+        ends drop every frame they receive, and carrier stays. Grey: they drop a share of the frames, at random.
+
+        Raises UsageError if the share means nothing.
+        """
+        if fault is Fault.GREY and not 0 < loss < 1:
+            raise UsageError(f"a loss of {loss:.2%} is no grey link", hint="more than 0 and less than 100 percent")
         links = self._links(a, b)
         for link in links:
             self._mend(link)
@@ -112,8 +117,8 @@ class LiveLab:
                 self.set_wires(link.b.node, [link.b.port], False)
             else:
                 for end in (link.a, link.b):
-                    self.record_fault(str(end), "silent")
-                    self._set_drop(end, True)
+                    self.record_fault(str(end), "silent" if fault is Fault.SILENT else f"grey {loss * 100:g}%")
+                    self._set_drop(end, 1.0 if fault is Fault.SILENT else loss)
         return [str(link) for link in links]
 
     def repair_link(self, a: str, b: str) -> list[str]:
@@ -125,7 +130,7 @@ class LiveLab:
 
     def _mend(self, link: Link) -> None:
         for end in (link.a, link.b):
-            self._set_drop(end, False)
+            self._set_drop(end, 0.0)
             self.record_fault(str(end), None)
             self._restore_port(end)
 
@@ -148,9 +153,10 @@ class LiveLab:
                 return
         self.set_wires(end.node, [end.port], True)
 
-    def _set_drop(self, end: Endpoint, drop: bool) -> None:
+    def _set_drop(self, end: Endpoint, share: float) -> None:
+        """Drop this share of the frames an end receives; 0 takes the program off."""
         node = self.node(end.node)
-        handle = bpf.load_drop() if drop else -1
+        handle = bpf.load_drop(share) if share else -1
         try:
             batch = Batch()
             batch.set_xdp(node.wire(end.port), handle)

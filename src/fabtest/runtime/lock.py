@@ -66,7 +66,7 @@ def lab_lock(fabric: Fabric, source: str, runtime: str) -> LabLock:
 
 
 def _of_containers(fabric: Fabric) -> tuple[dict[str, str], dict[str, str]]:
-    """Images and versions of a containerlab lab; FRR is the image's."""
+    """Images and versions of a containerlab lab; FRR's is that in the switch image."""
     from fabtest.images.build import CONTENT
     from fabtest.render.containerlab import images_of
     from fabtest.runtime.containerlab.engine import Engine
@@ -78,12 +78,17 @@ def _of_containers(fabric: Fabric) -> tuple[dict[str, str], dict[str, str]]:
         found = engine.image(reference)
         if found is not None:  # that it is missing, the deploy says
             images[reference] = found.labels.get(CONTENT) or found.digest or found.id
-    return images, {"containerlab": ".".join(map(str, tool.version)), "docker": engine.version()}
+    frr = _first_version_of(engine.output(wanted.sonic, ["/usr/lib/frr/zebra", "--version"]))
+    return images, {"frr": frr, "containerlab": ".".join(map(str, tool.version)), "docker": engine.version()}
 
 
 def _first_version(argv: list[str]) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    found = re.search(r"\d+\.\d+(?:\.\d+)*", done.stdout)
+    return _first_version_of(done.stdout)
+
+
+def _first_version_of(text: str) -> str:
+    found = re.search(r"\d+\.\d+(?:\.\d+)*", text)
     return found[0] if found else "unknown"
 
 

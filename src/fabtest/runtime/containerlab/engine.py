@@ -160,6 +160,18 @@ class Engine:
             if error.status_code != 409:  # removal already in progress
                 raise
 
+    def output(self, reference: str, command: Sequence[str]) -> str:
+        """What a command of an image prints; nothing if there is no such image or command."""
+        from docker.errors import APIError, ContainerError, ImageNotFound
+
+        try:
+            done = self.client.containers.run(
+                reference, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none"
+            )
+        except (APIError, ContainerError, ImageNotFound):
+            return ""
+        return str(done.decode(errors="replace"))
+
     def image(self, reference: str) -> ImageInfo | None:
         """An image the engine has, or None."""
         from docker.errors import ImageNotFound
