@@ -31,7 +31,7 @@ def _text(value: object) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def _rows_of(config: ConfigDb, table: str, port: str) -> dict[int, Row]:
+def rows_of(config: ConfigDb, table: str, port: str) -> dict[int, Row]:
     """Rows of a table keyed ``<ports>|<range>`` that apply to a port, one per queue or group."""
     found: dict[int, Row] = {}
     for key, row in config.get(table, {}).items():
@@ -52,7 +52,7 @@ def _fields(prefix: str, row: Mapping[str, object], skip: frozenset[str] = froze
 def port_qos(config: ConfigDb, port: str) -> PortQos:
     """The effective QoS of a port."""
     binding = config.get("PORT_QOS_MAP", {}).get(port, {})
-    queues = _rows_of(config, "QUEUE", port)
+    queues = rows_of(config, "QUEUE", port)
     ecn: Aspect = {}
     schedulers: Aspect = {}
     for queue, row in sorted(queues.items()):
@@ -103,7 +103,7 @@ def _watchdog(config: ConfigDb, binding: Row, port: str) -> Aspect:
 def _buffers(config: ConfigDb, port: str) -> Aspect:
     found: Aspect = {}
     for table, word in (("BUFFER_PG", "priority group"), ("BUFFER_QUEUE", "queue")):
-        for number, row in sorted(_rows_of(config, table, port).items()):
+        for number, row in sorted(rows_of(config, table, port).items()):
             name = _text(row.get("profile", ""))
             profile = config.get("BUFFER_PROFILE", {}).get(name)
             if profile is None:

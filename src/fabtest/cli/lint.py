@@ -1,0 +1,80 @@
+"""config-lint: needs no root, no Docker, no network."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke.exceptions import Exit
+
+from fabtest.cli.common import err, fabtest_task
+from fabtest.errors import UsageError
+
+SEVERITIES = ("info", "warning", "error")
+FORMATS = ("text", "json", "sarif", "junit")
+
+
+@fabtest_task(
+    rest="path",
+    help={
+        "path": "config_db.json files, or folders of a fabric (<switch>/config_db.json); one folder is one fabric",
+        "profile": "roce: judge as lossless; lossy: leave those rules out; auto: roce where a file has PFC or ECN",
+        "format": f"{', '.join(FORMATS)}",
+        "severity": f"the least that is shown and counts: {', '.join(SEVERITIES)}",
+        "explain": "say what a rule looks for, why, and what to write instead",
+    },
+)
+def config_lint(
+    c: Any,
+    path: list[str] | None = None,
+    profile: str = "auto",
+    format: str = "text",
+    severity: str = "info",
+    explain: str = "",
+) -> None:
+    """Find mistakes in SONiC configurations before production does: config-lint PATH...
+
+    Exit code 0: nothing found; 1: something found; 2: a file could not be read.
+    """
+    from fabtest.lint.output import as_json, as_junit, as_sarif, every_rule, line
+    from fabtest.lint.output import explain as explained
+    from fabtest.lint.rule import Severity
+    from fabtest.lint.run import lint_paths
+
+    if explain:
+        import difflib
+
+        rules = every_rule()
+        found = rules.get(explain.upper())
+        if found is None:
+            near = difflib.get_close_matches(explain.upper(), rules, 3)
+            raise UsageError(
+                f"no rule {explain!r}", hint=f"did you mean {', '.join(near)}?" if near else "see docs/lint.md"
+            )
+        print(explained(found))
+        return
+    if not path:
+        raise UsageError("no file", hint="config-lint DIR, or config-lint config_db.json")
+    if format not in FORMATS:
+        raise UsageError(f"no format {format!r}", hint=f"formats: {', '.join(FORMATS)}")
+    if severity not in SEVERITIES:
+        raise UsageError(f"no severity {severity!r}", hint=f"severities: {', '.join(SEVERITIES)}")
+    report = lint_paths([Path(p) for p in path], profile, Severity[severity.upper()])
+    if format == "text":
+        for finding in report.findings:
+            print(line(finding))
+        for note in report.unchecked:
+            err.print(f"note: {note}")
+        counts = as_json(report)["counts"]
+        files = f"{len(report.files)} file{'s' if len(report.files) != 1 else ''}"
+        err.print(f"{files}: {counts['error']} errors, {counts['warning']} warnings")
+        if report.findings:
+            err.print(f"why, and what to write instead: config-lint --explain {report.findings[0].rule}")
+    elif format == "junit":
+        sys.stdout.write(as_junit(report))
+    else:
+        print(jsonlib.dumps(as_json(report) if format == "json" else as_sarif(report), indent=2))
+    if report.findings:
+        raise Exit(code=1)

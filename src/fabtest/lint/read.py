@@ -1,0 +1,161 @@
+"""Reading ``config_db.json`` as engineers have it: every fault of form with its line, and values as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabtest.errors import FileProblem
+from fabtest.sonic.db import ConfigDb
+
+#: A chassis' file is a few megabytes; what is larger is something else.
+LARGEST = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FormFault:
+    """Something about the file itself: what, and in which line (1-based)."""
+
+    line: int
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file that was read. ``faults`` are of its form; the configuration is what could be made of it."""
+
+    path: Path
+    text: str
+    config: ConfigDb
+    faults: tuple[FormFault, ...]
+
+    def line_of(self, where: str) -> int:
+        """The line where ``TABLE|key|field`` stands, as far as it is there; 1 if nothing of it is."""
+        table, _, rest = where.partition("|")
+        at = self.text.find(f'"{table}"')
+        if at < 0:
+            return 1
+        best = at
+        for key, field in _splits(rest):
+            found = self.text.find(f'"{key}"', at)
+            if found >= 0:
+                inner = self.text.find(f'"{field}"', found) if field else found
+                best = inner if inner >= 0 else found
+                break
+        return self.text.count("\n", 0, best) + 1
+
+
+def _splits(rest: str) -> list[tuple[str, str]]:
+    """A key may hold bars itself: the longest key first."""
+    if not rest:
+        return []
+    parts = rest.split("|")
+    found = [(rest, "")]
+    found += [("|".join(parts[:n]), "|".join(parts[n:])) for n in range(len(parts) - 1, 0, -1)]
+    return found
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Raises FileProblem, with line and column, where a file cannot be read as a configuration at all."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise FileProblem(f"{path} is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise FileProblem(f"cannot read {path}: {error.strerror}") from None
+    return parse_config(path, raw)
+
+
+def parse_config(path: Path, raw: bytes) -> ConfigFile:
+    """The same of bytes."""
+    faults: list[FormFault] = []
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raw = raw[3:]
+        faults.append(FormFault(1, "", "the file begins with a byte order mark, which SONiC's parser refuses"))
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise FileProblem(f"{path}:{line}: not UTF-8 text (byte {raw[error.start]:#04x})") from None
+    repeated: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) != len(items):
+            seen: set[str] = set()
+            repeated.extend(k for k, _ in items if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        return found
+
+    try:
+        data = json.loads(text, object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        raise FileProblem(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise FileProblem(f"{path}: nested too deep; CONFIG_DB has three levels") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise FileProblem(f"{path}: not usable JSON: {str(error)[:120]}") from None
+    if not isinstance(data, dict):
+        raise FileProblem(
+            f"{path}:1:1: the top level is {_kind(data)}; CONFIG_DB is an object of tables",
+            hint="is it the right file?",
+        )
+    if data and all("|" in key for key in data):
+        raise FileProblem(
+            f'{path}:1:1: a flattened dump ("TABLE|key": ...), not config_db.json',
+            hint="write it as objects of tables: {TABLE: {key: {field: value}}}",
+        )
+    for key in repeated:
+        at = text.find(f'"{key}"', text.find(f'"{key}"') + 1)
+        faults.append(
+            FormFault(text.count("\n", 0, max(at, 0)) + 1, key, f"{key!r} is there twice: the last one counts")
+        )
+    config = _config(data, text, faults)
+    return ConfigFile(path, text, config, tuple(faults))
+
+
+def _kind(value: object) -> str:
+    names = {
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
+    return names.get(type(value), "an object")
+
+
+def _config(data: dict[str, Any], text: str, faults: list[FormFault]) -> ConfigDb:
+    config: ConfigDb = {}
+
+    def fault(where: str, what: str) -> None:
+        head = where.partition("|")[0]
+        at = max(text.find(f'"{head}"'), 0)
+        inner = text.find(f'"{where.rpartition("|")[2]}"', at)
+        faults.append(FormFault(text.count("\n", 0, max(inner, at)) + 1, where, what))
+
+    for table, rows in data.items():
+        if not isinstance(rows, dict):
+            fault(table, f"the table is {_kind(rows)}, not an object of rows")
+            continue
+        config[table] = {}
+        for key, row in rows.items():
+            if not isinstance(row, dict):
+                fault(f"{table}|{key}", f"the row is {_kind(row)}, not an object of fields")
+                continue
+            fields: dict[str, str | list[str]] = {}
+            for field, value in row.items():
+                where = f"{table}|{key}|{field}"
+                if isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+                    fields[field] = value
+                elif isinstance(value, bool | int | float):
+                    fault(where, f"{_kind(value)} ({json.dumps(value)}); CONFIG_DB holds text: write it in quotes")
+                    fields[field] = json.dumps(value)
+                else:
+                    fault(where, f"{_kind(value)}; CONFIG_DB holds text and lists of texts")
+            config[table][key] = fields
+    return config

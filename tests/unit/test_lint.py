@@ -1,0 +1,440 @@
+"""config-lint: our own renderings are clean, each rule finds its fault, files no one here wrote, and files that are none."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabtest.errors import FabtestError, FileProblem
+from fabtest.lint.fabric import FABRIC_RULES
+from fabtest.lint.output import as_junit, as_sarif, documentation, every_rule
+from fabtest.lint.read import parse_config
+from fabtest.lint.rule import RULES, Severity
+from fabtest.lint.run import FORM, lint_files, lint_paths
+from fabtest.render import iter_files, write_tree
+from fabtest.sonic.config_db import render_config_db
+from fabtest.topology import load_fabric, shipped_topologies
+
+Config = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+
+
+def rules_of(*configs: Config) -> list[str]:
+    """The rules that find something in these switches, sorted."""
+    files = [parse_config(Path(f"s{n}/config_db.json"), json.dumps(c).encode()) for n, c in enumerate(configs)]
+    return sorted({f.rule for f in lint_files(files)[0]})
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Config:
+    fabric = load_fabric(shipped_topologies()["rail-4x4"])
+    config: Config = json.loads(json.dumps(render_config_db(fabric, fabric.switch["leaf1"])))
+    return config
+
+
+@pytest.mark.parametrize("name", sorted(set(shipped_topologies()) - {"rail-8192"}))
+def test_shipped_topologies_are_clean(name: str, tmp_path: Path) -> None:
+    write_tree(iter_files(load_fabric(shipped_topologies()[name])), tmp_path / name)
+    report = lint_paths([tmp_path / name])
+    assert report.findings == ()
+    assert report.unchecked == ()
+
+
+def first(config: Config, table: str) -> tuple[str, Config]:
+    key = next(k for k in config[table] if k not in ("GLOBAL", "global"))
+    return key, config[table][key]
+
+
+def edit(table: str, field: str, value: Any) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        first(config, table)[1][field] = value
+
+    return change
+
+
+def drop(table: str, field: str) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        del first(config, table)[1][field]
+
+    return change
+
+
+def no_enable(config: Config) -> None:
+    row = first(config, "WRED_PROFILE")[1]
+    for colour in ("green", "yellow", "red"):
+        del row[f"wred_{colour}_enable"]
+
+
+def no_group(length: str | None) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        del config["BUFFER_PG"]["Ethernet0|3"]
+        if length is None:
+            del config["CABLE_LENGTH"]["AZURE"]["Ethernet0"]
+        else:
+            config["CABLE_LENGTH"]["AZURE"]["Ethernet0"] = length
+
+    return change
+
+
+def two_priorities(config: Config) -> None:
+    config["PORT_QOS_MAP"]["Ethernet0"] |= {"pfc_enable": "3,4", "pfcwd_sw_enable": "3,4"}
+
+
+def lossy_pg(config: Config) -> None:
+    config["BUFFER_PG"]["Ethernet0|3"]["profile"] = "ingress_lossy_profile"
+
+
+def cnp_weighted(config: Config) -> None:
+    config["SCHEDULER"]["scheduler.cnp"] = {"type": "DWRR", "weight": "10"}
+
+
+def uplinks_narrow(config: Config) -> None:
+    asn = next(iter(config["BGP_NEIGHBOR"].values()))["asn"]
+    config["DEVICE_METADATA"]["localhost"] |= {
+        "frr_mgmt_framework_config": "true", "docker_routing_config_mode": "unified",
+    }  # fmt: skip
+    config["BGP_NEIGHBOR"] = {f"default|{k}": {**v, "asn": asn} for k, v in config["BGP_NEIGHBOR"].items()}
+    config["BGP_GLOBALS_AF"] = {"default|ipv4_unicast": {"max_ebgp_paths": "1"}}
+
+
+def meta(**fields: str) -> Callable[[Config], None]:
+    return lambda config: config["DEVICE_METADATA"]["localhost"].update(fields)
+
+
+def unnumbered(config: Config) -> None:
+    config["DEVICE_METADATA"]["localhost"]["docker_routing_config_mode"] = "separated"
+    config["BGP_NEIGHBOR"]["Ethernet0"] = {"asn": "65000"}
+
+
+def other_action(config: Config) -> None:
+    config["PFC_WD"]["Ethernet0"]["action"] = "forward"
+
+
+def ghost_port(config: Config) -> None:
+    config["QUEUE"]["Ethernet777|3"] = {"scheduler": "scheduler.roce"}
+
+
+def lossless_profile(config: Config) -> Config:
+    name = config["BUFFER_PG"]["Ethernet0|3"]["profile"]
+    row: Config = config["BUFFER_PROFILE"][name]
+    return row
+
+
+#: Every rule of a switch: a change of a clean configuration, and the rules that must (and no others may) find it.
+MUTATIONS: dict[str, tuple[Callable[[Config], None], set[str]]] = {
+    "QOS001": (no_enable, {"QOS001"}),
+    "QOS002": (drop("WRED_PROFILE", "ecn"), {"QOS002"}),
+    "QOS010": (lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"26": "0"}), {"QOS010", "QOS051"}),
+    "QOS051": (lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"26": "0", "34": "3"}), {"QOS051"}),
+    "QOS052": (drop("DSCP_TO_TC_MAP", "63"), {"QOS052"}),
+    "QOS011": (lambda c: c["PORT_QOS_MAP"].pop("Ethernet0"), {"QOS011"}),
+    "QOS012": (edit("PORT", "pfc_enable", "3"), {"QOS012"}),
+    "QOS014": (lambda c: c["PORT_QOS_MAP"]["Ethernet0"].pop("pfcwd_sw_enable"), {"QOS014"}),
+    "QOS053": (lambda c: c["PFC_WD"].pop("Ethernet0"), {"QOS053"}),
+    "QOS015": (meta(default_pfcwd_status="disable"), {"QOS015"}),
+    "QOS016": (edit("PFC_WD", "detection_time", "100"), {"QOS016"}),
+    "QOS045": (drop("PFC_WD", "restoration_time"), {"QOS045"}),
+    "QOS046": (other_action, {"QOS046"}),
+    "QOS032": (edit("WRED_PROFILE", "gren_min_threshold", "1"), {"QOS032"}),
+    "QOS054": (edit("WRED_PROFILE", "green_min_threshold", "9000000"), {"QOS054"}),
+    "QOS055": (edit("WRED_PROFILE", "red_max_threshold", "3000000000"), {"QOS055"}),
+    "QOS038": (cnp_weighted, {"QOS038"}),
+    "QOS056": (lambda c: c["SCHEDULER"]["scheduler.roce"].update(type="ETS"), {"QOS056"}),
+    "QOS057": (lambda c: c["SCHEDULER"]["scheduler.roce"].update(weight="0"), {"QOS057"}),
+    "QOS039": (lambda c: first(c, "TC_TO_PRIORITY_GROUP_MAP")[1].update({"3": "0"}), {"QOS039"}),
+    "QOS040": (lambda c: first(c, "MAP_PFC_PRIORITY_TO_QUEUE")[1].update({"3": "4"}), {"QOS040"}),
+    "QOS043": (
+        lambda c: c["PORT_QOS_MAP"]["Ethernet0"].update(pfc_enable="2,3,4", pfcwd_sw_enable="2,3,4"),
+        {"QOS043", "QOS010", "QOS039", "BUF058"},
+    ),
+    "QOS033": (meta(platform="x86_64-mlnx_msn4700-r0"), {"QOS033"}),
+    "QOS028": (ghost_port, {"QOS028"}),
+    "QOS020": (lambda c: c["BUFFER_POOL"].pop("egress_lossy_pool"), {"QOS020"}),
+    "QOS017": (edit("QUEUE", "scheduler", "[SCHEDULER|scheduler.besteffort]"), {"QOS017"}),
+    "BUF004": (lossy_pg, {"BUF004"}),
+    "BUF006": (no_group("0m"), {"BUF006"}),
+    "BUF005": (no_group("77m"), {"BUF005"}),
+    "BUF058": (two_priorities, {"BUF058", "QOS010", "QOS039"}),
+    "BUF018": (lambda c: c["BUFFER_PG"]["Ethernet0|0"].update(profile="NULL"), {"BUF018"}),
+    "BUF019": (lambda c: c["BUFFER_POOL"]["egress_lossless_pool"].update(size="1000000"), {"BUF019"}),
+    "BUF021": (lambda c: c["BUFFER_POOL"]["egress_lossy_pool"].update(mode="static"), {"BUF021"}),
+    "BUF059": (lambda c: c["BUFFER_PROFILE"]["egress_lossy_profile"].update(dynamic_th="9"), {"BUF059"}),
+    "BUF031": (lambda c: c["BUFFER_PROFILE"]["egress_lossy_profile"].pop("size"), {"BUF031"}),
+    "BUF029": (edit("BUFFER_PORT_INGRESS_PROFILE_LIST", "profile_list", ["ingress_lossy_profile"]), {"BUF029"}),
+    "BUF041": (edit("WRED_PROFILE", "green_max_threshold", "60000000"), {"BUF041"}),
+    "BUF049": (lambda c: lossless_profile(c).update(size="30000000"), {"BUF049"}),
+    "BUF050": (lambda c: lossless_profile(c).update(xoff="1024"), {"BUF050"}),
+    "PORT026": (edit("PORT", "mtu", "1500"), {"PORT026"}),
+    "PORT008": (drop("PORT", "admin_status"), {"PORT008"}),
+    "PORT044": (edit("PORT", "fec", "none"), {"PORT044"}),
+    "ECMP023": (lambda c: c["SWITCH_HASH"]["GLOBAL"].update(ecmp_hash=["SRC_IP", "DST_IP"]), {"ECMP023"}),
+    "ECMP060": (lambda c: c["SWITCH_HASH"]["GLOBAL"]["ecmp_hash"].append("QPN"), {"ECMP060"}),
+    "BGP035": (unnumbered, {"BGP035"}),
+    "BGP036": (lambda c: c["BGP_NEIGHBOR"].update({"default|10.9.9.9": {"asn": "1"}}), {"BGP036"}),
+    "BGP037": (meta(docker_routing_config_mode="seperated"), {"BGP037"}),
+    "BGP042": (uplinks_narrow, {"BGP042"}),
+    "GEN030": (edit("SCHEDULER", "weight", " 20"), {"GEN030"}),
+    "GEN062": (edit("BUFFER_PG", "profil", "x"), {"GEN062"}),
+    "GEN061": (edit("WRED_PROFILE", "ecn", "ecn_every"), {"GEN061"}),
+}  # fmt: skip
+
+
+def test_every_rule_has_a_fault_of_its_own() -> None:
+    assert set(MUTATIONS) == set(RULES)
+
+
+@pytest.mark.parametrize("rule", sorted(MUTATIONS))
+def test_a_fault_is_found_by_its_rule_and_no_other(rule: str, leaf: Config) -> None:
+    change, expected = MUTATIONS[rule]
+    broken = copy.deepcopy(leaf)
+    change(broken)
+    assert rule in expected
+    assert set(rules_of(broken)) == expected
+    assert rules_of(leaf) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_random_faults_in_random_switches_are_caught(seed: int) -> None:
+    """Any switch of a rendered fabric, one fault of the catalogue: its rule finds it."""
+    random_ = random.Random(seed)
+    fabric = FABRIC
+    switch = random_.choice([s for s in fabric.switches if s.name.startswith("leaf")])
+    config: Config = json.loads(json.dumps(render_config_db(fabric, switch)))
+    rule = random_.choice(sorted(MUTATIONS))
+    MUTATIONS[rule][0](config)
+    assert rule in rules_of(config)
+
+
+FABRIC = load_fabric(shipped_topologies()["rail-8x8"])
+
+#: A fault between two switches: what is changed on spine1.
+BETWEEN: dict[str, Callable[[Config], None]] = {
+    "FAB101": edit("PORT", "mtu", "9000"),
+    "FAB102": lambda c: c["PORT_QOS_MAP"]["Ethernet0"].update(pfc_enable="4", pfcwd_sw_enable="4"),
+    "FAB103": lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"10": "1"}),
+    "FAB104": lambda c: c["DEVICE_METADATA"]["localhost"].update(bgp_asn="65099"),
+    "FAB105": lambda c: c["DEVICE_NEIGHBOR"]["Ethernet0"].update(name="leaf2"),
+    "FAB022": lambda c: c["DEVICE_METADATA"]["localhost"].update(type="ToRRouter"),
+}
+
+
+@pytest.mark.parametrize("rule", sorted(FABRIC_RULES))
+def test_a_fault_between_switches(rule: str) -> None:
+    fabric = load_fabric(shipped_topologies()["rail-4x4"])
+    configs = [json.loads(json.dumps(render_config_db(fabric, s))) for s in fabric.switches]
+    assert rules_of(*configs) == []
+    spine = next(c for c in configs if c["DEVICE_METADATA"]["localhost"]["hostname"] == "spine1")
+    BETWEEN[rule](spine)
+    assert rule in rules_of(*configs)
+
+
+def test_a_missing_bgp_neighbour_is_found() -> None:
+    fabric = load_fabric(shipped_topologies()["rail-4x4"])
+    configs = [json.loads(json.dumps(render_config_db(fabric, s))) for s in fabric.switches]
+    leaf = configs[0]
+    del leaf["BGP_NEIGHBOR"][next(iter(leaf["BGP_NEIGHBOR"]))]
+    assert rules_of(*configs) == ["FAB104"]
+
+
+# --------------------------------------------------------------------------------- files no one here wrote
+
+#: What SONiC's own daemons did with these (facts of release 202411), and the rules that say so. Two are no faults.
+FAULTY = {
+    "01_no_wred_enable": {"QOS001"}, "02_no_ecn": {"QOS002"}, "03_wred_unknown_field": {"QOS032"},
+    "04_wred_min_gt_max": {"QOS054"}, "05_wred_gt_2e31": {"QOS055", "BUF041"}, "06_pfc_in_port_table": {"QOS012"},
+    "07_no_pfcwd_sw_enable": {"QOS014"}, "08_no_buffer_pg3": set(), "09_bracket_refs": {"QOS017"},
+    "10_queue_bad_profile": {"QOS020"}, "11_no_port_qos_map_port": {"QOS011"}, "12_sched_unknown_type": {"QOS056"},
+    "13_cable_0m_no_pg": {"BUF006"}, "14_cable_unlisted_no_pg": {"BUF005"}, "15_pfcwd_detect_lt_poll": {"QOS016"},
+    "16_pfcwd_no_restore": {"QOS045"}, "17_profile_list_json": {"BUF029"}, "18_pool_missing": {"QOS020"},
+    "19_dscp_missing": {"QOS052"}, "20_space_in_value": {"GEN030"},
+    "21_pfc_enable_two": {"QOS039", "QOS010", "QOS014", "BUF058"}, "22_queue_range": set(),
+    "23_static_on_dynamic_pool": {"BUF021"}, "24_hash_l3": {"ECMP023"}, "25_hash_bad_field": {"ECMP023", "ECMP060"},
+    "26_weight_0": {"QOS057"}, "27_dynamic_th_9": {"BUF059"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(FAULTY))
+def test_what_sonic_made_of_it(name: str, shared: Path) -> None:
+    report = lint_paths([shared / "data" / "sonic-vs-202411" / "faulty" / f"{name}.json"])
+    assert {f.rule for f in report.findings} == FAULTY[name]
+
+
+def test_the_unchanged_one_is_clean(shared: Path) -> None:
+    assert lint_paths([shared / "data" / "sonic-vs-202411" / "leaf4" / "config_db.json"]).findings == ()
+
+
+#: SONiC's YANG models refuse these; what says so here.
+NEGATIVE = {
+    "neg_badref": "QOS020", "neg_dscp": "GEN061", "neg_ecn": "GEN061", "neg_len": "GEN061", "neg_minmax": "QOS054",
+    "neg_pfcen": "GEN061", "neg_poll": "QOS016", "neg_port": "QOS028", "neg_field": "GEN062",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(NEGATIVE))
+def test_what_yang_refuses(name: str, shared: Path) -> None:
+    report = lint_paths([shared / "data" / "sonic-yang" / "samples" / f"{name}.json"])
+    assert NEGATIVE[name] in {f.rule for f in report.findings}
+
+
+def test_public_configurations_are_read_without_a_crash(shared: Path) -> None:
+    files = [
+        *(shared / "data" / "config_db").glob("*.json"),
+        *(shared / "data" / "sonic-yang" / "samples").glob("*.json"),
+    ]
+    assert len(files) > 15
+    for file in files:
+        try:
+            report = lint_paths([file])
+        except FileProblem as problem:
+            assert str(file) in str(problem)
+            continue
+        for finding in report.findings:
+            assert finding.line >= 1
+            assert finding.what
+
+
+# ------------------------------------------------------------------------------------- files that are none
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", ":1:1: not JSON"),
+        (b'{\n  "PORT": {\n', ":3:1: not JSON"),
+        (b'{"PORT": {"Ethernet0": {"mtu": "9100",}}}', "not JSON"),
+        (b"[1, 2]", "the top level is a list"),
+        (b'"text"', "the top level is a text"),
+        (b'{"PORT|Ethernet0": {"mtu": "9100"}}', "a flattened dump"),
+        (b'{"a": "\xff"}', ":1: not UTF-8"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_what_cannot_be_read_says_where(raw: bytes, words: str) -> None:
+    with pytest.raises(FileProblem) as caught:
+        parse_config(Path("f.json"), raw)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "line", "words"),
+    [
+        (b'\xef\xbb\xbf{"PORT": {}}', 1, "byte order mark"),
+        (b'{\n"PORT": {},\n"PORT": {}}', 3, "there twice"),
+        (b'{"PORT": {"Ethernet0": {\n"mtu": 9100}}}', 2, "a number (9100)"),
+        (b'{"PORT": {"Ethernet0": {\n"mtu": true}}}', 2, "a truth value (true)"),
+        (b'{"PORT": {"Ethernet0": {\n"mtu": null}}}', 2, "null"),
+        (b'{\n"PORT": []}', 2, "the table is a list"),
+        (b'{"PORT": {\n"Ethernet0": "up"}}', 2, "the row is a text"),
+        (b'{"PORT": {"Ethernet0": {\r\n"mtu": 9100}}}\r\n', 2, "a number"),
+    ],
+)
+def test_faults_of_form_have_their_line(raw: bytes, line: int, words: str) -> None:
+    faults = parse_config(Path("f.json"), raw).faults
+    assert len(faults) == 1
+    assert faults[0].line == line
+    assert words in faults[0].what
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_give_a_message_or_findings(raw: bytes) -> None:
+    try:
+        lint_files([parse_config(Path("f.json"), raw)])
+    except FabtestError as error:
+        assert "f.json" in str(error)
+
+
+Json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(table=st.sampled_from(["PORT", "PORT_QOS_MAP", "WRED_PROFILE", "BUFFER_PG", "BUFFER_PROFILE", "PFC_WD", "QUEUE",
+                              "SCHEDULER", "SWITCH_HASH", "BGP_NEIGHBOR", "CABLE_LENGTH", "DEVICE_METADATA", "INTERFACE"]),
+       value=Json)  # fmt: skip
+def test_any_json_in_a_table_gives_findings(table: str, value: Any) -> None:
+    base = {"PORT_QOS_MAP": {"Ethernet0": {"pfc_enable": "3"}}, "PORT": {"Ethernet0": {"mtu": "9100"}}}
+    lint_files([parse_config(Path("f.json"), json.dumps({**base, table: value}).encode())])
+
+
+# ------------------------------------------------------------------------------------------------- the command
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    program = str(Path(sys.executable).with_name("fabtest"))
+    done = subprocess.run([program, "config-lint", *words], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command(tmp_path: Path, leaf: Config) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(leaf, indent=2))
+    broken = copy.deepcopy(leaf)
+    no_enable(broken)
+    bad.write_text(json.dumps(broken, indent=2))
+    assert run(str(good))[:2] == (0, "")
+    code, out, err = run(str(bad))
+    assert code == 1
+    assert out.startswith(f"{bad}:")
+    assert "error QOS001: WRED_PROFILE|" in out
+    assert "1 file: 1 errors, 0 warnings" in err
+    line = int(out.split(":")[1])
+    assert "ROCE" in bad.read_text().splitlines()[line - 1]
+    assert run(str(bad), "--profile", "lossy")[0] == 0
+    found = json.loads(run(str(bad), "--format", "json")[1])
+    assert found["counts"]["error"] == 1
+    sarif = json.loads(run(str(bad), "--format", "sarif")[1])
+    assert sarif["runs"][0]["results"][0]["ruleId"] == "QOS001"
+    assert 'type="QOS001"' in run(str(bad), "--format", "junit")[1]
+    assert run(str(tmp_path / "none"))[0] == 2
+    code, out, _ = run("--explain", "qos014")
+    assert code == 0
+    assert "pfcwd_sw_enable" in out
+    assert run("--explain", "QOS999")[0] == 2
+
+
+def test_formats_of_an_empty_report() -> None:
+    report = lint_paths([])
+    assert as_sarif(report)["runs"][0]["results"] == []
+    assert 'tests="0"' in as_junit(report)
+
+
+def test_a_form_fault_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    file.write_text('{"PORT": {"Ethernet0": {"mtu": 9100}}}')
+    report = lint_paths([file])
+    assert [(f.rule, f.severity) for f in report.findings] == [(FORM, Severity.ERROR)]
+
+
+def test_a_hundred_switches_do_not_take_long(tmp_path: Path) -> None:
+    """Not a bound of time (benchmarks hold those): a guard against a rule that grows with the square of ports."""
+    fabric = load_fabric(shipped_topologies()["clos-32x8"])
+    write_tree(iter_files(fabric), tmp_path)
+    start = time.monotonic()
+    assert lint_paths([tmp_path]).findings == ()
+    assert time.monotonic() - start < 60
+
+
+def test_the_documentation_is_generated() -> None:
+    text = (ROOT / "docs" / "lint.md").read_text()
+    assert documentation() in text
+    for rule in every_rule().values():
+        assert rule.why
+        assert rule.remedy
+        assert rule.source
