@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fabtest.errors import FabtestError, FileProblem
 from fabtest.lint.fabric import FABRIC_RULES
+from fabtest.lint.fix import FIXES
 from fabtest.lint.output import as_junit, as_sarif, documentation, every_rule
 from fabtest.lint.read import parse_config
 from fabtest.lint.rule import RULES, Severity
@@ -407,6 +408,34 @@ def test_the_command(tmp_path: Path, leaf: Config) -> None:
     assert code == 0
     assert "pfcwd_sw_enable" in out
     assert run("--explain", "QOS999")[0] == 2
+
+
+@pytest.mark.parametrize("rule", sorted(set(FIXES) - {FORM}))
+def test_a_fix_makes_it_clean(rule: str, leaf: Config, tmp_path: Path) -> None:
+    """The corrected copy has nothing left of what was broken, and the original is as it was."""
+    broken = copy.deepcopy(leaf)
+    MUTATIONS[rule][0](broken)
+    path = tmp_path / "config_db.json"
+    path.write_text(json.dumps(broken))
+    code, _, err = run(str(path), "--fix")
+    assert code == 1
+    assert f"{path.with_name('config_db.fixed.json')} written\n" in err
+    assert json.loads(path.read_text()) == broken
+    assert rules_of(json.loads(path.with_name("config_db.fixed.json").read_text())) == []
+    code, _, err = run(str(path), "--fix")
+    assert code == 2
+    assert "is there already" in err
+
+
+def test_a_fix_of_form_and_what_is_left(tmp_path: Path, leaf: Config) -> None:
+    broken = copy.deepcopy(leaf)
+    broken["PORT"]["Ethernet0"]["mtu"] = 9100
+    broken["WRED_PROFILE"]["x"] = {"colour": "red"}
+    path = tmp_path / "config_db.json"
+    path.write_text(json.dumps(broken))
+    err = run(str(path), "--fix")[2]
+    assert "for you to decide: QOS032" in err
+    assert json.loads(path.with_name("config_db.fixed.json").read_text())["PORT"]["Ethernet0"]["mtu"] == "9100"
 
 
 def test_formats_of_an_empty_report() -> None:

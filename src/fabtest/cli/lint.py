@@ -5,12 +5,15 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 
 from fabtest.cli.common import err, fabtest_task
 from fabtest.errors import UsageError
+
+if TYPE_CHECKING:
+    from fabtest.lint.run import LintReport
 
 SEVERITIES = ("info", "warning", "error")
 FORMATS = ("text", "json", "sarif", "junit")
@@ -23,6 +26,7 @@ FORMATS = ("text", "json", "sarif", "junit")
         "profile": "roce: judge as lossless; lossy: leave those rules out; auto: roce where a file has PFC or ECN",
         "format": f"{', '.join(FORMATS)}",
         "severity": f"the least that is shown and counts: {', '.join(SEVERITIES)}",
+        "fix": "write corrected copies beside the files (<name>.fixed.json) where one right answer exists",
         "explain": "say what a rule looks for, why, and what to write instead",
     },
 )
@@ -32,6 +36,7 @@ def config_lint(
     profile: str = "auto",
     format: str = "text",
     severity: str = "info",
+    fix: bool = False,
     explain: str = "",
 ) -> None:
     """Find mistakes in SONiC configurations before production does: config-lint PATH...
@@ -76,5 +81,22 @@ def config_lint(
         sys.stdout.write(as_junit(report))
     else:
         print(jsonlib.dumps(as_json(report) if format == "json" else as_sarif(report), indent=2))
+    if fix:
+        _fix(report, profile)
     if report.findings:
         raise Exit(code=1)
+
+
+def _fix(report: LintReport, profile: str) -> None:
+    """Corrected copies of what was reported, and what they still have."""
+    from fabtest.lint.fix import fixed, left, write_fixed
+    from fabtest.lint.read import read_config
+
+    for name in report.files:
+        file = read_config(Path(name))
+        config = fixed(file, [f for f in report.findings if f.file == name])
+        if config is None:
+            continue
+        copy = write_fixed(file, config)
+        rest = sorted({f.rule for f in left(file, config, profile)})
+        err.print(f"{copy} written" + (f"; for you to decide: {', '.join(rest)}" if rest else ""))

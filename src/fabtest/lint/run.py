@@ -93,7 +93,9 @@ def config_files(path: Path) -> list[Path]:
     found = sorted(path.glob("*/config_db.json"), key=lambda p: natural(p.parent.name))
     if (path / "config_db.json").is_file():
         found.insert(0, path / "config_db.json")
-    found = found or sorted(path.glob("*.json"), key=lambda p: natural(p.name))
+    found = found or sorted(
+        (p for p in path.glob("*.json") if not p.name.endswith(".fixed.json")), key=lambda p: natural(p.name)
+    )
     if not found:
         raise FileProblem(f"{path} holds no config_db.json", hint="expected <switch>/config_db.json, or *.json files")
     return found
