@@ -15,7 +15,8 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 def every_rule() -> dict[str, Rule | FabricRule]:
     """Rules of a switch and of a fabric, by id."""
-    return {**RULES, **FABRIC_RULES}
+    found: dict[str, Rule | FabricRule] = {**RULES, **FABRIC_RULES}
+    return dict(sorted(found.items()))
 
 
 def as_json(report: LintReport) -> dict[str, Any]:

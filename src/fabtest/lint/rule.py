@@ -43,7 +43,7 @@ class Rule:
     check: Check
 
 
-#: Every rule, in the order of its id.
+#: Every rule by id.
 RULES: dict[str, Rule] = {}
 
 
