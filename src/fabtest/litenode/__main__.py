@@ -54,6 +54,7 @@ def main(name: str) -> None:
     run(
         Agent(
             places(lab, fabric),
+            name=lab.name,
             ready=lab.path / "agent.ready",
             bfd=fabric.bgp.bfd,
             qp_hash=fabric.qp_hash,

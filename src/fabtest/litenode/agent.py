@@ -128,7 +128,7 @@ class Node:
 
 
 class Agent:
-    """The loop over the nodes of a lab.
+    """The loop over the nodes of a lab (``name``), or over the one it runs in.
 
     ``cut`` tells which ports of a node a fault holds down; ``ready`` is written once the agent listens; ``ahead`` is
     called with an intent before the kernel is brought in line with it.
@@ -138,6 +138,7 @@ class Agent:
         self,
         places: Sequence[Place],
         *,
+        name: str,
         ready: Path,
         bfd: bool,
         qp_hash: bool,
@@ -145,6 +146,7 @@ class Agent:
         ahead: Callable[[SwitchIntent], None] = lambda intent: None,
     ) -> None:
         self.places = places
+        self.name = name
         self.ready = ready
         self.bfd = bfd
         self.qp_hash = qp_hash
@@ -174,7 +176,7 @@ class Agent:
         for node in self.switches():
             self._connect(node)
         switches = len(self.switches())
-        log.info("agent of %d switches and %d servers", switches, len(self.nodes) - switches)
+        log.info("agent of %s: %d switches, %d servers", self.name, switches, len(self.nodes) - switches)
         ports = sum(place.ports for place in self.places if place.is_switch)
         self._every(max(1.0, ports / COUNTER_PORTS_PER_S), self._counters)
         self._every(max(1.0, switches / BGP_NODES_PER_S), self._sessions)

@@ -162,6 +162,7 @@ def serve() -> None:
     run(
         Agent(
             [place],
+            name=place.name,
             ready=READY,
             bfd=Path("/run/frr/bfdd.vty").exists() or os.environ.get("FABTEST_BFD") == "1",
             qp_hash=os.environ.get(QP_HASH) == "1",
