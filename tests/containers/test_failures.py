@@ -50,8 +50,10 @@ def test_an_image_that_is_no_switch(tmp_path: Path, engine: Engine) -> None:
     file = topology(
         tmp_path, "kind: clos\nleaves: 1\nspines: 0\nservers_per_leaf: 1\nemulation: {sonic_image: 'fabtest/host'}\n"
     )
+    before = len(engine.client.containers.list(all=True))
     done = fabtest(*UP, file, ok=False)
     one_sentence(done, 5, "leaf1")
+    assert len(engine.client.containers.list(all=True)) == before
     assert leftovers(LAB, engine) == []
 
 

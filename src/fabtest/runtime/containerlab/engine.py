@@ -162,15 +162,22 @@ class Engine:
 
     def output(self, reference: str, command: Sequence[str]) -> str:
         """What a command of an image prints; nothing if there is no such image or command."""
-        from docker.errors import APIError, ContainerError, ImageNotFound
+        from docker.errors import APIError, ImageNotFound
 
         try:
-            done = self.client.containers.run(
-                reference, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none"
+            container = self.client.containers.create(
+                reference, list(command[1:]), entrypoint=command[0], network_mode="none"
             )
-        except (APIError, ContainerError, ImageNotFound):
+        except (APIError, ImageNotFound):
             return ""
-        return str(done.decode(errors="replace"))
+        try:
+            container.start()
+            container.wait()
+            return str(container.logs(stdout=True, stderr=False).decode(errors="replace"))
+        except APIError:  # it has no such program
+            return ""
+        finally:
+            container.remove(force=True)
 
     def image(self, reference: str) -> ImageInfo | None:
         """An image the engine has, or None."""
