@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ IMAGE = "fabtest/t-clab-tool"
 
 def binary() -> Path:
     """The program itself, also where the command on PATH is a script around it."""
-    found = [Path(shutil.which("containerlab") or "/"), *Path("/var/cache/containerlab-here").glob("*/containerlab")]
+    command = Path(shutil.which("containerlab") or "/nowhere")
+    found = [command]
+    if command.is_file() and command.read_bytes()[:2] == b"#!":
+        found += [Path(name) for name in re.findall(r"/[^\s\"']+/containerlab\b", command.read_text())]
     for path in found:
         if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
             return path

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def uplinks_narrow(config: Config) -> None:
     config["BGP_GLOBALS_AF"] = {"default|ipv4_unicast": {"max_ebgp_paths": "1"}}
 
 
+def no_default_watchdog(config: Config) -> None:
+    config["DEVICE_METADATA"]["localhost"]["default_pfcwd_status"] = "disable"
+    del config["PFC_WD"]["Ethernet0"]
+
+
+def no_watchdog_at_all(config: Config) -> None:
+    """Nor would the default give it one: it has no neighbour."""
+    del config["PFC_WD"]["Ethernet0"]
+    del config["DEVICE_NEIGHBOR"]["Ethernet0"]
+
+
 def meta(**fields: str) -> Callable[[Config], None]:
     return lambda config: config["DEVICE_METADATA"]["localhost"].update(fields)
 
@@ -142,8 +154,12 @@ MUTATIONS: dict[str, tuple[Callable[[Config], None], set[str]]] = {
     "QOS011": (lambda c: c["PORT_QOS_MAP"].pop("Ethernet0"), {"QOS011"}),
     "QOS012": (edit("PORT", "pfc_enable", "3"), {"QOS012"}),
     "QOS014": (lambda c: c["PORT_QOS_MAP"]["Ethernet0"].pop("pfcwd_sw_enable"), {"QOS014"}),
-    "QOS053": (lambda c: c["PFC_WD"].pop("Ethernet0"), {"QOS053"}),
-    "QOS015": (meta(default_pfcwd_status="disable"), {"QOS015"}),
+    "QOS053": (no_watchdog_at_all, {"QOS053"}),
+    "QOS063": (two_priorities, {"QOS063", "BUF058", "QOS039"}),
+    "QOS064": (lambda c: c["PORT_QOS_MAP"]["Ethernet0"].pop("tc_to_pg_map"), {"QOS064"}),
+    "QOS065": (drop("PFC_WD", "detection_time"), {"QOS065"}),
+    "QOS066": (edit("WRED_PROFILE", "yellow_max_threshold", "1M"), {"QOS066"}),
+    "QOS015": (no_default_watchdog, {"QOS015", "QOS053"}),
     "QOS016": (edit("PFC_WD", "detection_time", "100"), {"QOS016"}),
     "QOS045": (drop("PFC_WD", "restoration_time"), {"QOS045"}),
     "QOS046": (other_action, {"QOS046"}),
@@ -157,7 +173,7 @@ MUTATIONS: dict[str, tuple[Callable[[Config], None], set[str]]] = {
     "QOS040": (lambda c: first(c, "MAP_PFC_PRIORITY_TO_QUEUE")[1].update({"3": "4"}), {"QOS040"}),
     "QOS043": (
         lambda c: c["PORT_QOS_MAP"]["Ethernet0"].update(pfc_enable="2,3,4", pfcwd_sw_enable="2,3,4"),
-        {"QOS043", "QOS010", "QOS039", "BUF058"},
+        {"QOS043", "QOS063", "QOS039", "BUF058"},
     ),
     "QOS033": (meta(platform="x86_64-mlnx_msn4700-r0"), {"QOS033"}),
     "QOS028": (ghost_port, {"QOS028"}),
@@ -166,7 +182,7 @@ MUTATIONS: dict[str, tuple[Callable[[Config], None], set[str]]] = {
     "BUF004": (lossy_pg, {"BUF004"}),
     "BUF006": (no_group("0m"), {"BUF006"}),
     "BUF005": (no_group("77m"), {"BUF005"}),
-    "BUF058": (two_priorities, {"BUF058", "QOS010", "QOS039"}),
+    "BUF058": (two_priorities, {"BUF058", "QOS063", "QOS039"}),
     "BUF018": (lambda c: c["BUFFER_PG"]["Ethernet0|0"].update(profile="NULL"), {"BUF018"}),
     "BUF019": (lambda c: c["BUFFER_POOL"]["egress_lossless_pool"].update(size="1000000"), {"BUF019"}),
     "BUF021": (lambda c: c["BUFFER_POOL"]["egress_lossy_pool"].update(mode="static"), {"BUF021"}),
@@ -254,13 +270,13 @@ def test_a_missing_bgp_neighbour_is_found() -> None:
 #: What SONiC's own daemons did with these (facts of release 202411), and the rules that say so. Two are no faults.
 FAULTY = {
     "01_no_wred_enable": {"QOS001"}, "02_no_ecn": {"QOS002"}, "03_wred_unknown_field": {"QOS032"},
-    "04_wred_min_gt_max": {"QOS054"}, "05_wred_gt_2e31": {"QOS055", "BUF041"}, "06_pfc_in_port_table": {"QOS012"},
+    "04_wred_min_gt_max": {"QOS054"}, "05_wred_gt_2e31": {"QOS055", "BUF041"}, "06_pfc_in_port_table": {"QOS012", "QOS014"},
     "07_no_pfcwd_sw_enable": {"QOS014"}, "08_no_buffer_pg3": set(), "09_bracket_refs": {"QOS017"},
     "10_queue_bad_profile": {"QOS020"}, "11_no_port_qos_map_port": {"QOS011"}, "12_sched_unknown_type": {"QOS056"},
     "13_cable_0m_no_pg": {"BUF006"}, "14_cable_unlisted_no_pg": {"BUF005"}, "15_pfcwd_detect_lt_poll": {"QOS016"},
     "16_pfcwd_no_restore": {"QOS045"}, "17_profile_list_json": {"BUF029"}, "18_pool_missing": {"QOS020"},
     "19_dscp_missing": {"QOS052"}, "20_space_in_value": {"GEN030"},
-    "21_pfc_enable_two": {"QOS039", "QOS010", "QOS014", "BUF058"}, "22_queue_range": set(),
+    "21_pfc_enable_two": {"QOS039", "QOS063", "QOS014", "BUF058"}, "22_queue_range": set(),
     "23_static_on_dynamic_pool": {"BUF021"}, "24_hash_l3": {"ECMP023"}, "25_hash_bad_field": {"ECMP023", "ECMP060"},
     "26_weight_0": {"QOS057"}, "27_dynamic_th_9": {"BUF059"},
 }  # fmt: skip
@@ -436,6 +452,67 @@ def test_a_fix_of_form_and_what_is_left(tmp_path: Path, leaf: Config) -> None:
     err = run(str(path), "--fix")[2]
     assert "for you to decide: QOS032" in err
     assert json.loads(path.with_name("config_db.fixed.json").read_text())["PORT"]["Ethernet0"]["mtu"] == "9100"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"QUEUE": {"Ethernet0|\u00b2": {}}},
+        {"QUEUE": {"Ethernet0|0-999999999": {}}},
+        {"PORT": {"Ethernet0": {"speed": "1" + "0" * 400, "mtu": "9" * 5000}}},
+        {"BUFFER_POOL": {"p": {"size": "1" + "0" * 400}}},
+        {"PORT": {"Eth\ud800": {"fec": "none", "speed": "400000"}}},
+        {"SCHEDULER": {"a\x01": {"type": "x"}}},
+    ],
+)
+def test_odd_values_are_findings_or_nothing(odd: Config, leaf: Config, tmp_path: Path) -> None:
+    config = copy.deepcopy(leaf)
+    for table, rows in odd.items():
+        for key, row in rows.items():
+            config[table].setdefault(key, {}).update(row)
+    path = tmp_path / "config_db.json"
+    path.write_text(json.dumps(config))
+    for form in ("text", "json", "junit"):
+        code, out, _ = run(str(path), "--format", form)
+        assert code in (0, 1)
+        if form == "junit":
+            ElementTree.fromstring(out)
+
+
+def test_a_file_that_lost_something_is_not_written_again(tmp_path: Path, leaf: Config) -> None:
+    path = tmp_path / "config_db.json"
+    path.write_text(json.dumps({**leaf, "NOTES": {"a": {"x": None}, "b": "text"}, "LIST": ["a"]}))
+    code, _, err = run(str(path), "--fix")
+    assert code == 1
+    assert "written" not in err
+    assert not path.with_name("config_db.fixed.json").exists()
+
+
+def test_what_the_facts_accept_is_no_error(leaf: Config) -> None:
+    """A VRF in bgpcfgd's keys, a banner with its line breaks, aliases for ports."""
+    fine = copy.deepcopy(leaf)
+    fine["BGP_NEIGHBOR"]["Vrf_red|10.0.0.9"] = {"asn": "65000"}
+    fine["BANNER_MESSAGE"] = {"global": {"motd": "You are on\nSONiC\n"}}
+    fine["DEVICE_METADATA"]["localhost"] |= {"docker_routing_config_mode": "separated"}
+    assert rules_of(fine) == []
+    fabric = load_fabric(shipped_topologies()["rail-4x4"])
+    configs = [json.loads(json.dumps(render_config_db(fabric, s))) for s in fabric.switches]
+    for config in configs:
+        for row in config["DEVICE_NEIGHBOR"].values():
+            far = next((c for c in configs if c["DEVICE_METADATA"]["localhost"]["hostname"] == row["name"]), None)
+            if far:
+                row["port"] = far["PORT"][row["port"]]["alias"]
+    assert rules_of(*configs) == []
+
+
+def test_what_is_not_there_is_missed(leaf: Config) -> None:
+    for table in ("WRED_PROFILE", "SCHEDULER", "DSCP_TO_TC_MAP"):
+        less = {k: v for k, v in leaf.items() if k != table}
+        assert "QOS020" in rules_of(less)
+    bare = copy.deepcopy(leaf)
+    del bare["PORT_QOS_MAP"]["Ethernet0"]["dscp_to_tc_map"]
+    del bare["PORT_QOS_MAP"]["global"]
+    assert "QOS010" in rules_of(bare)
 
 
 def test_formats_of_an_empty_report() -> None:

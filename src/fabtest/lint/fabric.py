@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from fabtest.lint.rule import Hit, Severity
 from fabtest.lint.switch import SwitchConfig, number, text
@@ -74,8 +75,11 @@ def fabric_hits(fabric: Fabric) -> Iterator[tuple[str, str, Hit]]:
 
 def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[tuple[str, str, Hit]]:
     near, far = fabric[a], fabric[b]
+    alias = {text(row.get("alias")): port for port, row in far.table("PORT").items()}
+    b_port = alias.get(b_port, b_port) if b_port not in far.table("PORT") else b_port
     back = far.table("DEVICE_NEIGHBOR").get(b_port)
-    if back is not None and (text(back.get("name")), text(back.get("port"))) != (a, a_port):
+    mine_too = (a_port, text(near.table("PORT").get(a_port, {}).get("alias")))
+    if back is not None and (text(back.get("name")) != a or text(back.get("port")) not in mine_too):
         said = f"{text(back.get('name'))}:{text(back.get('port'))}"
         yield "FAB105", a, Hit(f"DEVICE_NEIGHBOR|{a_port}", f"says {b}:{b_port}, which says {said}")
         return
@@ -114,16 +118,24 @@ def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[
                 )
 
 
+def _plain(address: str) -> str:
+    """An address in its one form; what is none, as it is."""
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return address
+
+
 def _sessions(fabric: Fabric) -> Iterator[tuple[str, str, Hit]]:
     owners = {}
     for name, s in fabric.items():
         for table in ("INTERFACE", "VLAN_INTERFACE", "LOOPBACK_INTERFACE", "PORTCHANNEL_INTERFACE"):
             for key in s.table(table):
                 if "|" in key:
-                    owners[key.partition("|")[2].partition("/")[0]] = name
+                    owners[_plain(key.partition("|")[2].partition("/")[0])] = name
     for name, s in fabric.items():
         for key, row in s.table("BGP_NEIGHBOR").items():
-            address = key.rpartition("|")[2]
+            address = _plain(key.rpartition("|")[2])
             peer = owners.get(address)
             if peer is None:
                 if text(row.get("name")) in fabric:
@@ -132,7 +144,8 @@ def _sessions(fabric: Fabric) -> Iterator[tuple[str, str, Hit]]:
             asn, real = text(row.get("asn")), text(fabric[peer].metadata.get("bgp_asn"))
             if asn and real and asn != real:
                 yield "FAB104", name, Hit(f"BGP_NEIGHBOR|{key}|asn", f"is {asn}, {peer} is AS {real}")
-            local = text(row.get("local_addr"))
-            theirs = {k.rpartition("|")[2] for k in fabric[peer].table("BGP_NEIGHBOR")}
-            if local and theirs and local not in theirs:
+            local = _plain(text(row.get("local_addr")))
+            theirs = {_plain(k.rpartition("|")[2]) for k in fabric[peer].table("BGP_NEIGHBOR")}
+            listening = fabric[peer].has("BGP_PEER_RANGE") or fabric[peer].has("BGP_GLOBALS_LISTEN_PREFIX")
+            if local and theirs and local not in theirs and not listening:
                 yield "FAB104", name, Hit(f"BGP_NEIGHBOR|{key}", f"{peer} has no neighbour {local}")

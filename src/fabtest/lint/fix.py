@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fabtest.errors import FileProblem
 from fabtest.lint.read import ConfigFile
+from fabtest.lint.rules_port import BLANK_TABLES
 from fabtest.lint.rules_qos import COLOURS
 from fabtest.lint.run import Finding, lint_files
 from fabtest.lint.switch import SwitchConfig, listed, number, text
@@ -51,10 +52,6 @@ def _watchdog_priorities(config: ConfigDb) -> None:
             row["pfcwd_sw_enable"] = row["pfc_enable"]
 
 
-def _watchdog_default(config: ConfigDb) -> None:
-    config["DEVICE_METADATA"]["localhost"]["default_pfcwd_status"] = "enable"
-
-
 def _watchdog_times(config: ConfigDb) -> None:
     poll = number(config.get("PFC_WD", {}).get("GLOBAL", {}).get("POLL_INTERVAL"))
     for row in config.get("PFC_WD", {}).values():
@@ -81,10 +78,10 @@ def _lists(config: ConfigDb) -> None:
 
 
 def _blanks(config: ConfigDb) -> None:
-    for rows in config.values():
-        for row in rows.values():
+    for table in BLANK_TABLES:
+        for row in config.get(table, {}).values():
             for field, value in row.items():
-                if isinstance(value, str):
+                if isinstance(value, str) and field != "description":
                     row[field] = value.strip()
 
 
@@ -102,7 +99,7 @@ def _admin(config: ConfigDb) -> None:
 #: Rule -> what mends it everywhere in a configuration. ``FORM``: written again as text, it is mended already.
 FIXES: dict[str, Callable[[ConfigDb], None]] = {
     "QOS001": _wred, "QOS002": _ecn, "QOS012": _pfc_of_port, "QOS014": _watchdog_priorities,
-    "QOS015": _watchdog_default, "QOS016": _watchdog_times, "QOS017": _brackets, "BUF029": _lists, "GEN030": _blanks,
+    "QOS016": _watchdog_times, "QOS017": _brackets, "BUF029": _lists, "GEN030": _blanks,
     "ECMP023": _hash, "PORT008": _admin, "FORM": lambda config: None,
 }  # fmt: skip
 
@@ -110,7 +107,8 @@ FIXES: dict[str, Callable[[ConfigDb], None]] = {
 def fixed(file: ConfigFile, findings: Iterable[Finding]) -> ConfigDb | None:
     """A corrected copy, or None if none of the findings has one right answer."""
     rules = [f.rule for f in findings if f.rule in FIXES]
-    if not rules:
+    # What could not be read whole is not written again: a copy would lack what was lost.
+    if not rules or any(fault.lost for fault in file.faults):
         return None
     config = copy.deepcopy(file.config)
     for rule in dict.fromkeys(rules):

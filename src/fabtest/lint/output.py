@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
+from urllib.parse import quote
 
 from fabtest import __version__
 from fabtest.lint.fabric import FABRIC_RULES, FabricRule
@@ -58,7 +60,7 @@ def as_sarif(report: LintReport) -> dict[str, Any]:
                     "ruleId": f.rule, "level": LEVELS[f.severity],
                     "message": {"text": f"{f.where}: {f.what}" if f.where else f.what},
                     "locations": [{"physicalLocation": {
-                        "artifactLocation": {"uri": f.file}, "region": {"startLine": f.line},
+                        "artifactLocation": {"uri": quote(f.file)}, "region": {"startLine": f.line},
                     }}],
                 }
                 for f in report.findings
@@ -76,16 +78,22 @@ def as_junit(report: LintReport) -> str:
         found = [f for f in report.findings if f.file == file]
         failed += bool(found)
         for f in found:
-            failure = ElementTree.SubElement(case, "failure", type=f.rule, message=f"{f.where}: {f.what}")
+            failure = ElementTree.SubElement(case, "failure", type=f.rule, message=_printable(f"{f.where}: {f.what}"))
             failure.text = f"{f.file}:{f.line}: {f.severity.name.lower()}: {f.title}"
     suite.set("failures", str(failed))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
+def _printable(words: str) -> str:
+    """Without what XML 1.0 cannot hold."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd]", "?", words)
+
+
 def line(finding: Finding) -> str:
     """``file:line: severity RULE where: what``, as compilers print it."""
     where = f"{finding.where} " if finding.where else ""
-    return f"{finding.file}:{finding.line}: {finding.severity.name.lower()} {finding.rule}: {where}{finding.what}"
+    words = f"{finding.file}:{finding.line}: {finding.severity.name.lower()} {finding.rule}: {where}{finding.what}"
+    return words.encode("utf-8", "backslashreplace").decode()
 
 
 def explain(rule: Rule | FabricRule) -> str:

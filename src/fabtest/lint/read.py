@@ -21,6 +21,8 @@ class FormFault:
     line: int
     where: str
     what: str
+    #: Whether the configuration that was read has lost something by it.
+    lost: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
     faults: list[FormFault] = []
     if raw.startswith(b"\xef\xbb\xbf"):
         raw = raw[3:]
-        faults.append(FormFault(1, "", "the file begins with a byte order mark, which SONiC's parser refuses"))
+        faults.append(FormFault(1, "", "the file begins with a byte order mark, which SONiC's parser refuses", False))
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -132,11 +134,11 @@ def _kind(value: object) -> str:
 def _config(data: dict[str, Any], text: str, faults: list[FormFault]) -> ConfigDb:
     config: ConfigDb = {}
 
-    def fault(where: str, what: str) -> None:
+    def fault(where: str, what: str, lost: bool = True) -> None:
         head = where.partition("|")[0]
         at = max(text.find(f'"{head}"'), 0)
         inner = text.find(f'"{where.rpartition("|")[2]}"', at)
-        faults.append(FormFault(text.count("\n", 0, max(inner, at)) + 1, where, what))
+        faults.append(FormFault(text.count("\n", 0, max(inner, at)) + 1, where, what, lost))
 
     for table, rows in data.items():
         if not isinstance(rows, dict):
@@ -153,7 +155,9 @@ def _config(data: dict[str, Any], text: str, faults: list[FormFault]) -> ConfigD
                 if isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value)):
                     fields[field] = value
                 elif isinstance(value, bool | int | float):
-                    fault(where, f"{_kind(value)} ({json.dumps(value)}); CONFIG_DB holds text: write it in quotes")
+                    fault(
+                        where, f"{_kind(value)} ({json.dumps(value)}); CONFIG_DB holds text: write it in quotes", False
+                    )
                     fields[field] = json.dumps(value)
                 else:
                     fault(where, f"{_kind(value)}; CONFIG_DB holds text and lists of texts")

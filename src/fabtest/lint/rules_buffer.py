@@ -57,7 +57,7 @@ def cable_without_length(s: SwitchConfig) -> Iterator[Hit]:
 
 @rule(
     "BUF005",
-    Severity.ERROR,
+    Severity.WARNING,
     roce=True,
     why="'No PG profile configured for speed X and cable length Y': the port gets no lossless priority group.",
     remedy="Use a length pg_profile_lookup.ini has (5m, 40m, 300m), or write BUFFER_PG yourself.",

@@ -132,16 +132,17 @@ def bgp_key_of_other_mode(s: SwitchConfig) -> Iterator[Hit]:
     if not s.metadata:
         return
     for key in s.table("BGP_NEIGHBOR"):
-        if s.frr_management != ("|" in key):
-            mode = "true" if s.frr_management else "false"
-            yield Hit(f"BGP_NEIGHBOR|{key}", f"frr_mgmt_framework_config is {mode}")
+        if s.frr_management and "|" not in key:
+            yield Hit(f"BGP_NEIGHBOR|{key}", "frr_mgmt_framework_config is true, and the key names no VRF")
+        elif not s.frr_management and key.startswith("default|"):
+            yield Hit(f"BGP_NEIGHBOR|{key}", "frr_mgmt_framework_config is not true, and the key names the default VRF")
 
 
 @rule(
     "BGP037",
     Severity.WARNING,
-    why="The routing container starts bgpcfgd and frrcfgd by these two; together they configure twice or not at all.",
-    remedy="frr_mgmt_framework_config true goes with docker_routing_config_mode unified.",
+    why="unified asks for FRR in one file written by frrcfgd, which frr_mgmt_framework_config false does not start.",
+    remedy="Set frr_mgmt_framework_config to true with unified, or use separated, split or split-unified.",
     source="docker_init.sh of docker-fpm-frr",
 )
 def routing_modes_disagree(s: SwitchConfig) -> Iterator[Hit]:
@@ -149,10 +150,10 @@ def routing_modes_disagree(s: SwitchConfig) -> Iterator[Hit]:
     mode = text(s.metadata.get("docker_routing_config_mode"))
     if mode and mode not in MODES:
         yield Hit("DEVICE_METADATA|localhost|docker_routing_config_mode", f"is {mode!r}")
-    elif s.frr_management and mode != "unified":
+    elif mode == "unified" and not s.frr_management:
         yield Hit(
             "DEVICE_METADATA|localhost|docker_routing_config_mode",
-            f"is {mode or 'not set'}, frr_mgmt_framework_config is true",
+            f"is {mode}, frr_mgmt_framework_config is not true",
         )
 
 
@@ -164,17 +165,27 @@ def routing_modes_disagree(s: SwitchConfig) -> Iterator[Hit]:
     source="sonic-bgp-global.yang; FRR 8.4 (without the line every next hop is used)",
 )
 def few_paths(s: SwitchConfig) -> Iterator[Hit]:
-    """max_ebgp_paths is below the number of BGP neighbours of one AS."""
+    """max_ebgp_paths is below the number of BGP neighbours that may give equal paths."""
+    relaxed = any(text(row.get("load_balance_mp_relax")) == "true" for row in s.table("BGP_GLOBALS").values())
     peers: dict[str, int] = {}
     for row in s.table("BGP_NEIGHBOR").values():
         asn = text(row.get("asn"))
         if asn:
-            peers[asn] = peers.get(asn, 0) + 1
+            group = "any" if relaxed else asn
+            peers[group] = peers.get(group, 0) + 1
     for key, row in s.table("BGP_GLOBALS_AF").items():
         paths = number(row.get("max_ebgp_paths"))
         most = max(peers.values(), default=0)
         if paths is not None and paths < most:
-            yield Hit(f"BGP_GLOBALS_AF|{key}|max_ebgp_paths", f"is {paths}; {most} neighbours are of one AS")
+            yield Hit(f"BGP_GLOBALS_AF|{key}|max_ebgp_paths", f"is {paths}; {most} neighbours may give equal paths")
+
+
+#: Where a blank does harm; a banner or a description may hold what it likes.
+BLANK_TABLES = (
+    "PORT", "PORT_QOS_MAP", "DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "MAP_PFC_PRIORITY_TO_QUEUE",
+    "QUEUE", "WRED_PROFILE", "SCHEDULER", "PFC_WD", "BUFFER_PG", "BUFFER_QUEUE", "BUFFER_PROFILE", "BUFFER_POOL",
+    "CABLE_LENGTH", "DEVICE_METADATA", "BGP_NEIGHBOR", "SWITCH_HASH",
+)  # fmt: skip
 
 
 @rule(
@@ -186,10 +197,10 @@ def few_paths(s: SwitchConfig) -> Iterator[Hit]:
 )
 def blanks(s: SwitchConfig) -> Iterator[Hit]:
     """A value begins or ends with a blank."""
-    for table, rows in s.config.items():
-        for key, row in rows.items():
+    for table in BLANK_TABLES:
+        for key, row in s.table(table).items():
             for field, value in row.items():
-                if isinstance(value, str) and value != value.strip():
+                if isinstance(value, str) and value != value.strip() and field != "description":
                     yield Hit(f"{table}|{key}|{field}", f"is {value!r}")
 
 

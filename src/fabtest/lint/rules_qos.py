@@ -79,13 +79,86 @@ def nothing_lossless(s: SwitchConfig) -> Iterator[Hit]:
     """No DSCP leads to a priority that has PFC."""
     for port, priorities in s.lossless.items():
         dscp = s.map_of(port, "dscp_to_tc_map", "DSCP_TO_TC_MAP")
-        for priority in sorted(priorities):
-            if dscp and priority not in dscp.values():
+        row = s.table("PORT_QOS_MAP")[port]
+        everywhere = s.table("PORT_QOS_MAP").get("global", {})
+        if s.has("PORT") and not any(f in r for r in (row, everywhere) for f in ("dscp_to_tc_map", "dot1p_to_tc_map")):
+            yield Hit(
+                f"PORT_QOS_MAP|{port}|dscp_to_tc_map",
+                f"PFC on {','.join(sorted(priorities))}, and no map classifies anything",
+            )
+        if dscp and not priorities & set(dscp.values()):
+            for priority in sorted(priorities):
                 name = text(s.table("PORT_QOS_MAP")[port].get("dscp_to_tc_map"))
                 yield Hit(
                     f"PORT_QOS_MAP|{port}|pfc_enable",
                     f"PFC on {priority}, but DSCP_TO_TC_MAP|{name} maps nothing to it",
                 )
+
+
+@rule(
+    "QOS063",
+    Severity.WARNING,
+    roce=True,
+    why="The class takes headroom on every port and carries nothing.",
+    remedy="Map a DSCP to it, or take PFC off it.",
+    source="buffer arithmetic",
+)
+def idle_lossless_class(s: SwitchConfig) -> Iterator[Hit]:
+    """One of several PFC priorities has no DSCP."""
+    for port, priorities in s.lossless.items():
+        used = set(s.map_of(port, "dscp_to_tc_map", "DSCP_TO_TC_MAP").values())
+        if used & priorities:
+            for priority in sorted(priorities - used):
+                yield Hit(f"PORT_QOS_MAP|{port}|pfc_enable", f"PFC on {priority}, and no DSCP is mapped to it")
+
+
+@rule(
+    "QOS064",
+    Severity.ERROR,
+    roce=True,
+    why="Lossless classes are counted where there is no headroom: in priority group 0.",
+    remedy="Bind a TC_TO_PRIORITY_GROUP_MAP with the identity for every PFC class.",
+    source="SAI buffer model: PFC is sent for a priority group",
+)
+def no_group_map(s: SwitchConfig) -> Iterator[Hit]:
+    """A port with PFC has no tc_to_pg_map."""
+    if s.has("PORT"):
+        for port in s.lossless:
+            if "tc_to_pg_map" not in s.table("PORT_QOS_MAP")[port]:
+                yield Hit(f"PORT_QOS_MAP|{port}|tc_to_pg_map", "is not set")
+
+
+@rule(
+    "QOS065",
+    Severity.ERROR,
+    why="The watchdog rejects the entry without it.",
+    remedy="Set detection_time (200 ms is usual).",
+    source="pfcwdorch.cpp",
+)
+def watchdog_without_detection(s: SwitchConfig) -> Iterator[Hit]:
+    """A watchdog has no detection_time."""
+    for port, row in s.table("PFC_WD").items():
+        if port != "GLOBAL" and "detection_time" not in row:
+            yield Hit(f"PFC_WD|{port}", "has no detection_time")
+
+
+@rule(
+    "QOS066",
+    Severity.ERROR,
+    why="orchagent reads it with stoi, which throws: the daemon ends, as with a number too large.",
+    remedy="Write bytes as digits, probabilities from 0 to 100.",
+    source="qosorch.cpp (stoi); sonic-wred-profile.yang",
+)
+def wred_value(s: SwitchConfig) -> Iterator[Hit]:
+    """A WRED threshold or probability is not a number that can be."""
+    for name, row in s.table("WRED_PROFILE").items():
+        for field, value in row.items():
+            size = number(value)
+            highest = 100 if field.endswith("_drop_probability") else None
+            if field.endswith(("_threshold", "_drop_probability")) and (
+                size is None or size < 0 or (highest is not None and size > highest)
+            ):
+                yield Hit(f"WRED_PROFILE|{name}|{field}", f"is {text(value)!r}")
 
 
 @rule(
@@ -177,9 +250,11 @@ def watchdog_without_priorities(s: SwitchConfig) -> Iterator[Hit]:
         if port == "GLOBAL" or row is None:
             continue
         pfc, dog = set(listed(row.get("pfc_enable"))), set(listed(row.get("pfcwd_sw_enable")))
-        if pfc and dog != pfc:
+        if dog != pfc or not dog:
             seen = ",".join(sorted(dog)) or "not set"
-            yield Hit(f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", f"is {seen}, pfc_enable is {','.join(sorted(pfc))}")
+            yield Hit(
+                f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", f"is {seen}, pfc_enable is {','.join(sorted(pfc)) or 'not set'}"
+            )
 
 
 @rule(
@@ -194,8 +269,10 @@ def no_watchdog(s: SwitchConfig) -> Iterator[Hit]:
     """A port has PFC and no watchdog."""
     if not s.has("PORT"):
         return
+    # With the default on, `pfcwd start_default` gives one to every port with a neighbour.
+    default = s.table("DEVICE_NEIGHBOR") if text(s.metadata.get("default_pfcwd_status")) == "enable" else {}
     for port in s.lossless:
-        if port not in s.table("PFC_WD"):
+        if port not in s.table("PFC_WD") and port not in default:
             yield Hit(f"PFC_WD|{port}", f"{port} has PFC and no watchdog")
 
 
@@ -208,9 +285,12 @@ def no_watchdog(s: SwitchConfig) -> Iterator[Hit]:
     source="sonic-buildimage issues 14458, 20589",
 )
 def watchdog_off_by_default(s: SwitchConfig) -> Iterator[Hit]:
-    """default_pfcwd_status is disable although ports have PFC."""
-    if s.lossless and text(s.metadata.get("default_pfcwd_status")) == "disable":
-        yield Hit("DEVICE_METADATA|localhost|default_pfcwd_status", "is disable, and ports have PFC")
+    """default_pfcwd_status is disable, and a port with PFC has no watchdog of its own."""
+    without = [port for port in s.lossless if port not in s.table("PFC_WD")]
+    if without and text(s.metadata.get("default_pfcwd_status")) == "disable":
+        yield Hit(
+            "DEVICE_METADATA|localhost|default_pfcwd_status", f"is disable, and {without[0]} has PFC and no PFC_WD"
+        )
 
 
 @rule(
@@ -379,7 +459,7 @@ def class_in_wrong_group(s: SwitchConfig) -> Iterator[Hit]:
         if name in told:
             continue
         for tc, group in s.map_of(port, "tc_to_pg_map", "TC_TO_PRIORITY_GROUP_MAP").items():
-            if (tc in priorities) != (group in priorities):
+            if (tc in priorities) != (group in priorities) or (tc in priorities and tc != group):
                 told.add(name)
                 kind = "lossless" if tc in priorities else "lossy"
                 yield Hit(f"TC_TO_PRIORITY_GROUP_MAP|{name}|{tc}", f"{kind} TC {tc} goes to priority group {group}")
@@ -484,8 +564,8 @@ def dangling_reference(s: SwitchConfig) -> Iterator[Hit]:
         ("BUFFER_PORT_EGRESS_PROFILE_LIST", "profile_list", "BUFFER_PROFILE"),
         *(("PORT_QOS_MAP", field, target) for field, target in MAPS.items()),
     ):  # fmt: skip
-        # A partial file does not hold every table; a pool is another matter where the whole switch is here.
-        if target not in s.config and (target != "BUFFER_POOL" or not s.has("PORT")):
+        # A partial file does not hold every table; where the whole switch is here, what is named has to be too.
+        if target not in s.config and not s.has("PORT"):
             continue
         for key, row in s.table(table).items():
             for name in listed(row.get(field)):

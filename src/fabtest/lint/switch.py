@@ -16,8 +16,11 @@ def text(value: object) -> str:
 
 def number(value: object) -> int | None:
     """A field as a number, or None."""
+    digits = text(value).strip()
+    if len(digits) > 20:  # more than 64 bits: no field has that
+        return None
     try:
-        return int(text(value).strip())
+        return int(digits)
     except ValueError:
         return None
 

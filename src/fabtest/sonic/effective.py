@@ -31,6 +31,10 @@ def _text(value: object) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
+#: Queues of the largest chassis ports; what a range names beyond that is not there.
+LAST_QUEUE = 63
+
+
 def rows_of(config: ConfigDb, table: str, port: str) -> dict[int, Row]:
     """Rows of a table keyed ``<ports>|<range>`` that apply to a port, one per queue or group."""
     found: dict[int, Row] = {}
@@ -39,8 +43,8 @@ def rows_of(config: ConfigDb, table: str, port: str) -> dict[int, Row]:
         if port not in ports.split(","):
             continue
         first, _, last = span.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            for number in range(int(first), int(last or first) + 1):
+        if all(part.isascii() and part.isdecimal() and len(part) < 4 for part in (first, last or first)):
+            for number in range(int(first), min(int(last or first), LAST_QUEUE) + 1):
                 found[number] = row
     return found
 
