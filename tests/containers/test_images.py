@@ -167,6 +167,7 @@ def test_generations_are_told_apart(engine: Engine, tmp_path: Path, extra: str, 
     finally:
         for image in engine.client.images.list("fabtest/sonic-vs"):
             engine.client.images.remove(image.id, force=True)
+        engine.client.images.remove("docker-sonic-vs:t-clab", force=True)
 
 
 def test_files_that_hold_no_switch(engine: Engine, tmp_path: Path) -> None:

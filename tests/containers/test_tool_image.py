@@ -47,6 +47,7 @@ def image(images: None, engine: Engine) -> Iterator[str]:
 
 
 def test_found_by_image(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = binary()
     monkeypatch.setattr(tool, "IMAGE", image)
     monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     if shutil.which("containerlab"):
@@ -54,7 +55,7 @@ def test_found_by_image(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Containerlab.find()
     assert isinstance(found.launcher, ImageLauncher)
     assert found.version >= tool.OLDEST
-    assert found.inspect() == Containerlab(tool.Binary(str(binary())), found.version).inspect()
+    assert found.inspect() == Containerlab(tool.Binary(str(program)), found.version).inspect()
 
 
 def test_it_deploys(image: str, tmp_path: Path) -> None:
