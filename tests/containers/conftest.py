@@ -97,7 +97,7 @@ def leftovers(lab: str, engine: Engine) -> list[str]:
     """What is still there of a lab: containers, network, links, names, files, entries in the machine's files."""
     found = [f"container {c}" for c in engine.nodes(lab)]
     found += [f"container {c}" for c in engine.foreign(lab)]
-    if engine.network_subnet(f"fabtest-{lab}"):
+    if engine.has_network(f"fabtest-{lab}"):
         found.append("network")
     links = subprocess.run(["ip", "-d", "link"], capture_output=True, text=True, check=True).stdout
     found += [f"link: {line.strip()}" for line in links.splitlines() if "clab-o-" in line]

@@ -145,7 +145,7 @@ def test_a_network_someone_else_made(engine: Engine) -> None:
     network = engine.client.networks.create(f"fabtest-{LAB}")
     try:
         one_sentence(fabtest(*UP, "clos-2x2", ok=False), 5, "that containerlab did not make")
-        assert engine.network_subnet(f"fabtest-{LAB}")
+        assert engine.has_network(f"fabtest-{LAB}")
     finally:
         network.remove()
 

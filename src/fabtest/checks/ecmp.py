@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from fabtest.checks.observe import Network, expected_now, health
-from fabtest.checks.qos_config import asic_objects
+from fabtest.checks.observe import Network, asic_objects, expected_now, health
 from fabtest.checks.stats import ALPHA, Spread, flows_needed, spread, tolerance
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, inconclusive, judge
 from fabtest.model import Switch

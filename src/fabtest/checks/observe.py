@@ -154,6 +154,15 @@ def bfd_down(lab: Lab, switch: Switch) -> list[str]:
     return [w for w in wanted if w not in up]
 
 
+def asic_objects(connection: Any, types: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Objects of some types of a live ASIC_DB."""
+    keys = [key for kind in types for key in connection.scan_iter(f"ASIC_STATE:SAI_OBJECT_TYPE_{kind}:*", count=1000)]
+    with connection.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hgetall(key)
+        return dict(zip(keys, pipe.execute(), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class LinkHealth:
     """A cable: up if both ends have carrier and are enabled; ``why`` says what is not."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
+from fabtest.checks.observe import asic_objects
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, judge
 from fabtest.litenode.database import read_config
 from fabtest.model import Switch
@@ -72,15 +72,6 @@ def asic(lab: Lab) -> Verdict:
             values += compared
     good = f"orchagent programmed every one of {ports} cabled ports as CONFIG_DB has it ({values} values compared)"
     return judge("qos-config.asic", good, findings, ports=ports, values=values)
-
-
-def asic_objects(connection: Any, types: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Objects of some types of a live ASIC_DB."""
-    keys = [key for kind in types for key in connection.scan_iter(f"ASIC_STATE:SAI_OBJECT_TYPE_{kind}:*", count=1000)]
-    with connection.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.hgetall(key)
-        return dict(zip(keys, pipe.execute(), strict=True))
 
 
 def asic_findings(

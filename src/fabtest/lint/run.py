@@ -62,10 +62,6 @@ class LintReport:
     files: tuple[str, ...]
     unchecked: tuple[str, ...]
 
-    def worst(self) -> Severity | None:
-        """The highest severity, or None."""
-        return max((f.severity for f in self.findings), default=None)
-
 
 def lint_paths(paths: Sequence[Path], profile: str = "auto", least: Severity = Severity.INFO) -> LintReport:
     """Lint files and folders; the files of one folder are a fabric. Raises FileProblem, UsageError."""

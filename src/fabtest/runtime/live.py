@@ -11,9 +11,9 @@ import fcntl
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from fabtest.errors import UsageError
+from fabtest.errors import LabError, UsageError
 from fabtest.model import Endpoint, Fabric, Link
 from fabtest.runtime import bpf
 from fabtest.runtime.base import Capability, Fault, LiveNode
@@ -21,6 +21,24 @@ from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
 from fabtest.runtime.state import LabFolder
 from fabtest.sonic.db import DbId
+
+
+def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
+    """The folder of a lab that is up, and its fabric. Raises LabError saying what is there instead."""
+    from fabtest.topology import load_fabric_text
+
+    folder = LabFolder(name)
+    record = folder.read()
+    if record is None:
+        hint = f"labs: {', '.join(known)}" if known else "bring one up with `lab-up`"
+        raise LabError(f"there is no lab {name}", hint=hint)
+    if record.state != "up":
+        raise LabError(f"lab {name} is {record.state}", hint=f"`lab-down --lab {name}`, then `lab-up`")
+    try:
+        source = folder.topology.read_text()
+    except OSError:
+        raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
+    return folder, load_fabric_text(source, str(folder.topology), default_name=record.topology)
 
 
 class LiveLab:

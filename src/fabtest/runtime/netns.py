@@ -27,6 +27,7 @@ from fabtest.runtime import host, namespaces, processes
 from fabtest.runtime.base import LabInfo, Progress
 from fabtest.runtime.boot import WORKERS, agent_pid, boot_server, start_agent, start_redis, start_routing
 from fabtest.runtime.lab import NetnsLab
+from fabtest.runtime.live import stored_lab
 from fabtest.runtime.namespaces import inside, namespace_path
 from fabtest.runtime.netlink import Batch, NetlinkSocket, VethEnd, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
@@ -77,22 +78,7 @@ class NetnsRuntime:
 
     def attach(self, name: str) -> NetnsLab:
         """A lab that is up. Raises LabError saying what is there instead."""
-        from fabtest.topology import load_fabric_text
-
-        folder = LabFolder(name)
-        record = folder.read()
-        if record is None:
-            up = [info.name for info in self.list()]
-            hint = f"labs: {', '.join(up)}" if up else "bring one up with `lab-up`"
-            raise LabError(f"there is no lab {name}", hint=hint)
-        if record.state != "up":
-            raise LabError(f"lab {name} is {record.state}", hint=f"`lab-down --lab {name}`, then `lab-up`")
-        try:
-            source = folder.topology.read_text()
-        except OSError:
-            raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
-        fabric = load_fabric_text(source, str(folder.topology), default_name=record.topology)
-        return NetnsLab(folder, fabric)
+        return NetnsLab(*stored_lab(name, [info.name for info in self.list()]))
 
     def destroy(self, name: str) -> bool:
         """Everything with the lab's mark: processes, namespaces (and so all links), files."""

@@ -30,7 +30,6 @@ class NodeContainer:
     status: str
     image: str
     environment: dict[str, str]
-    started: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class ImageInfo:
     id: str
     digest: str
     labels: dict[str, str]
-    environment: dict[str, str]
 
 
 class Engine:
@@ -65,7 +63,8 @@ class Engine:
 
     def version(self) -> str:
         """Of the engine."""
-        return str(self.client.version()["Version"])
+        with translated():
+            return str(self.client.version()["Version"])
 
     def nodes(self, lab: str) -> dict[str, NodeContainer]:
         """The containers of a lab of ours by node name, whatever their state."""
@@ -108,17 +107,10 @@ class Engine:
                             found.append(network)
         return found
 
-    def network_subnet(self, name: str) -> IPv4Network | None:
-        """The subnet of a network, or None if there is none of that name."""
+    def has_network(self, name: str) -> bool:
+        """Whether there is a network of this name."""
         with translated():
-            for row in self.client.api.networks(names=[name]):
-                if row["Name"] == name:
-                    for config in (row.get("IPAM") or {}).get("Config") or ():
-                        with contextlib.suppress(ValueError):
-                            network = ip_network(config.get("Subnet", ""))
-                            if isinstance(network, IPv4Network):
-                                return network
-        return None
+            return any(row["Name"] == name for row in self.client.api.networks(names=[name]))
 
     def foreign_network(self, name: str) -> bool:
         """Whether there is a network of this name that containerlab did not make."""
@@ -162,22 +154,23 @@ class Engine:
 
     def output(self, reference: str, command: Sequence[str]) -> str:
         """What a command of an image prints; nothing if there is no such image or command."""
-        from docker.errors import APIError, ImageNotFound
+        from docker.errors import APIError
 
-        try:
-            container = self.client.containers.create(
-                reference, list(command[1:]), entrypoint=command[0], network_mode="none"
-            )
-        except (APIError, ImageNotFound):
-            return ""
-        try:
-            container.start()
-            container.wait()
-            return str(container.logs(stdout=True, stderr=False).decode(errors="replace"))
-        except APIError:  # it has no such program
-            return ""
-        finally:
-            container.remove(force=True)
+        with translated():
+            try:
+                container = self.client.containers.create(
+                    reference, list(command[1:]), entrypoint=command[0], network_mode="none"
+                )
+            except APIError:
+                return ""
+            try:
+                container.start()
+                container.wait()
+                return str(container.logs(stdout=True, stderr=False).decode(errors="replace"))
+            except APIError:  # it has no such program
+                return ""
+            finally:
+                container.remove(force=True)
 
     def image(self, reference: str) -> ImageInfo | None:
         """An image the engine has, or None."""
@@ -191,8 +184,7 @@ class Engine:
         config = image.attrs.get("Config") or {}
         digests = image.attrs.get("RepoDigests") or [""]
         return ImageInfo(
-            reference, image.id, digests[0].rpartition("@")[2], dict(config.get("Labels") or {}),
-            _environment(config.get("Env")),
+            reference, image.id, digests[0].rpartition("@")[2], dict(config.get("Labels") or {})
         )  # fmt: skip
 
 
@@ -238,7 +230,6 @@ def _node(container: Any) -> NodeContainer:
         status=str(state.get("Status", "unknown")),
         image=str(config.get("Image", "")),
         environment=_environment(config.get("Env")),
-        started=str(state.get("StartedAt", "")),
     )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import redis
 
 from fabtest.errors import ExecError, FabtestError, LabError
 from fabtest.litenode.kernel import hash_by_qp
@@ -54,11 +58,9 @@ class ContainerLab(LiveLab):
         for switch in self.fabric.switches:
             node = self.container(switch.name)
             try:
-                lite = (node.root / "usr/lib/python3/dist-packages/fabtest").is_dir()
+                lite = node.is_lite()
                 asic = bool(node.db(DbId.ASIC).keys("ASIC_STATE:SAI_OBJECT_TYPE_SWITCH:*"))
-            except (FabtestError, OSError, LabError):
-                continue
-            except Exception:  # a Redis that does not answer yet
+            except (FabtestError, OSError, redis.RedisError):  # off, or a Redis that does not answer yet
                 continue
             if lite:
                 found |= {Capability.COUNTERS, Capability.LLDP}
@@ -87,7 +89,7 @@ class ContainerLab(LiveLab):
                 continue
             node = self.container(switch.name)
             try:
-                if not (node.root / "usr/lib/python3/dist-packages/fabtest").is_dir():
+                if not node.is_lite():
                     continue
                 pid = (node.root / "run" / "litenode.pid").read_text().strip()
                 if not (node.root / "proc" / pid).is_dir():
@@ -180,10 +182,10 @@ class ContainerLab(LiveLab):
     def _ports(self, name: str) -> list[str]:
         return [link.end(name).port for link in self.fabric.links_of[name]]
 
-    def wait_booted(self, names: list[str], timeout: float = 180.0, progress: object = None) -> None:
+    def wait_booted(
+        self, names: list[str], timeout: float = 180.0, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Until the boot script of every switch says so. Raises LabError with what the node has to say."""
-        import time
-
         deadline = time.monotonic() + timeout
         left = list(names)
         while left:
@@ -199,7 +201,7 @@ class ContainerLab(LiveLab):
                     with inside(node.netns), NetlinkSocket() as kernel:
                         hash_by_qp(kernel, self.fabric.switch[name].hash.seed)
             left = still
-            if callable(progress):
+            if progress is not None:
                 progress(len(names) - len(left), len(names))
             if left and time.monotonic() > deadline:
                 node = self.container(left[0])

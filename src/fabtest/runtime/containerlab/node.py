@@ -107,6 +107,10 @@ class ContainerNode:
         """``eth<n>`` of a switch port; a server's port is its own wire."""
         return self.wires.get(port, port)
 
+    def is_lite(self) -> bool:
+        """Whether a switch runs fabtest's lite node, and not SONiC's own daemons."""
+        return (self.root / "usr/lib/python3/dist-packages/fabtest").is_dir()
+
     def boot_state(self) -> str:
         """What the boot script of a switch says: ``starting``, ``ready``, ``failed: ...``, or nothing yet."""
         try:

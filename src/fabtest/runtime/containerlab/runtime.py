@@ -29,6 +29,7 @@ from fabtest.runtime.base import LabInfo, Progress
 from fabtest.runtime.containerlab.engine import Engine, ImageInfo
 from fabtest.runtime.containerlab.lab import ContainerLab
 from fabtest.runtime.containerlab.tool import Containerlab
+from fabtest.runtime.live import stored_lab
 from fabtest.runtime.namespaces import NETNS_DIR, require_root
 from fabtest.runtime.netlink import NetlinkSocket
 from fabtest.runtime.state import HOST_LIMITS, ROOT, LabFolder, LabRecord, folders
@@ -208,20 +209,7 @@ class ContainerlabRuntime:
 
     def attach(self, name: str) -> ContainerLab:
         """A lab that is up. Raises LabError saying what is there instead."""
-        from fabtest.topology import load_fabric_text
-
-        folder = LabFolder(name)
-        record = folder.read()
-        if record is None:
-            raise LabError(f"there is no lab {name}", hint="bring one up with `lab-up`")
-        if record.state != "up":
-            raise LabError(f"lab {name} is {record.state}", hint=f"`lab-down {name}`, then `lab-up`")
-        try:
-            source = folder.topology.read_text()
-        except OSError:
-            raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
-        fabric = load_fabric_text(source, str(folder.topology), default_name=record.topology)
-        return ContainerLab(folder, fabric, self.engine)
+        return ContainerLab(*stored_lab(name, [info.name for info in self.list()]), self.engine)
 
     def destroy(self, name: str) -> bool:
         """Containers, network, links and files of the lab, and no others'; False if there was nothing."""
