@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fabtest.runtime.containerlab.engine import Engine
+from fabtest.errors import LabError
+from fabtest.render.containerlab import LABEL
+from fabtest.runtime.containerlab.engine import LAB_NAME, Engine
 from fabtest.runtime.containerlab.tool import Containerlab
 from tests.containers.conftest import FABTEST, fabtest, leftovers
 
@@ -148,6 +150,31 @@ def test_a_network_someone_else_made(engine: Engine) -> None:
         assert engine.has_network(f"fabtest-{LAB}")
     finally:
         network.remove()
+
+
+@pytest.mark.parametrize("whose", ["the lab's", "someone else's"])
+def test_a_network_with_an_endpoint_left(engine: Engine, whose: str) -> None:
+    """The engine keeps the endpoint of a container it was told to remove for a while, or for good: `lab-down` cuts it
+    off. That of a container which is not the lab's it names."""
+    client = engine.client
+    network = client.networks.create("fabtest-t-clab-left", labels={LAB_NAME: "t-clab-left"})
+    labels = {LABEL: "t-clab-left"} if whose == "the lab's" else {}
+    container = client.containers.create(
+        "fabtest/host", ["sleep", "600"], name="t-clab-left-a", network=network.name, labels=labels
+    )
+    try:
+        container.start()
+        if labels:
+            engine._remove_network(network.id, "t-clab-left", timeout=6)
+            assert not engine.has_network(network.name)
+        else:
+            with pytest.raises(LabError, match="not the lab's: t-clab-left-a"):
+                engine._remove_network(network.id, "t-clab-left", timeout=6)
+            assert engine.has_network(network.name)
+    finally:
+        container.remove(force=True)
+        if engine.has_network(network.name):
+            network.remove()
 
 
 def test_what_was_exported_and_deployed_by_hand_is_not_ours(tmp_path: Path, engine: Engine) -> None:

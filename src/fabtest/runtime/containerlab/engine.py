@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import IPv4Network, ip_network
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,57 @@ class Engine:
                 removed.append(c.name)
             for row in self.client.api.networks(names=[network], filters={"label": LAB_NAME}):
                 if row["Name"] == network:
-                    self._gone(lambda row=row: self.client.api.remove_network(row["Id"]))
+                    self._remove_network(row["Id"], lab)
                     removed.append(network)
         return removed
+
+    def _remove_network(self, network: str, lab: str, timeout: float = 30.0) -> None:
+        """Remove a network of a lab whose containers are gone.
+
+        The engine gives up a container's endpoint only after it has answered that the container is removed (or is on
+        its way out, of containerlab's own doing), and keeps one for good where it was killed in between. So this
+        waits, and then cuts such endpoints off. Raises LabError if a container of someone else is on the network,
+        APIError after ``timeout`` seconds.
+        """
+        from docker.errors import APIError
+
+        deadline = time.monotonic() + timeout
+        patience = time.monotonic() + timeout / 3
+        while True:
+            try:
+                self._gone(lambda: self.client.api.remove_network(network))
+                return
+            except APIError as error:
+                if "active endpoints" not in str(error.explanation) or time.monotonic() > deadline:
+                    raise
+            self._cut_off(network, lab, force=time.monotonic() > patience)
+            time.sleep(0.1)
+
+    def _cut_off(self, network: str, lab: str, force: bool) -> None:
+        """With ``force``, take every endpoint off a network whose container is the lab's or is no more. Raises
+        LabError naming containers of someone else."""
+        from docker.errors import NotFound
+
+        others = []
+        try:
+            attached = self.client.api.inspect_network(network).get("Containers") or {}
+        except NotFound:
+            return
+        for identity, endpoint in attached.items():
+            name = str(endpoint.get("Name") or identity)
+            try:
+                labels = self.client.api.inspect_container(identity)["Config"].get("Labels") or {}
+            except NotFound:
+                labels = {LABEL: lab}
+            if labels.get(LABEL) != lab:
+                others.append(name)
+            elif force:
+                self._gone(partial(self.client.api.disconnect_container_from_network, name, network, force=True))
+        if others:
+            raise LabError(
+                f"the lab's network still has containers that are not the lab's: {', '.join(sorted(others))}",
+                hint="`docker network disconnect` them, then again",
+            )
 
     @staticmethod
     def _gone(removal: Any) -> None:
