@@ -133,7 +133,7 @@ def load() -> None:
     switch = Path("/var/sonic/switch.json")  # swssconfig's input: the hash seeds
     if switch.is_file():
         with database.client(REDIS, DbId.APPL).pipeline(transaction=False) as pipe:
-            for key, row in json.loads(switch.read_text()).items():
+            for key, row in database.switch_table(switch.read_text()).items():
                 pipe.hset(key, mapping=row)
             pipe.execute()
 

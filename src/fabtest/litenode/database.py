@@ -59,7 +59,7 @@ def wait_ready(folder: Path, timeout: float = 20.0) -> None:
 def read_config_file(path: Path) -> ConfigDb:
     """``config_db.json`` of a node. Raises ConfigError."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(data, dict):
@@ -69,10 +69,30 @@ def read_config_file(path: Path) -> ConfigDb:
             raise ConfigError(f"{path}: {table} must be an object of rows")
         for key, row in rows.items():
             if not isinstance(row, dict) or not all(
-                isinstance(v, str) or (isinstance(v, list) and all(isinstance(x, str) for x in v)) for v in row.values()
+                isinstance(v, str | bool | int | float) or (isinstance(v, list) and all(isinstance(x, str) for x in v))
+                for v in row.values()
             ):
                 raise ConfigError(f"{path}: {table}|{key} must be an object of texts and lists of texts")
-    return data
+    return {
+        table: {
+            key: {field: v if isinstance(v, str | list) else json.dumps(v) for field, v in row.items()}
+            for key, row in rows.items()
+        }
+        for table, rows in data.items()
+    }
+
+
+def switch_table(text: str) -> dict[str, dict[str, str]]:
+    """SWITCH_TABLE rows of a ``switch.json``: an object, or the list of operations swssconfig takes."""
+    data = json.loads(text)
+    groups = data if isinstance(data, list) else [data]
+    return {
+        key: {str(field): str(value) for field, value in row.items()}
+        for group in groups
+        if isinstance(group, dict)
+        for key, row in group.items()
+        if key.startswith("SWITCH_TABLE") and isinstance(row, dict)
+    }
 
 
 def load_config(folder: Path, config: ConfigDb) -> None:
@@ -85,8 +105,8 @@ def load_config(folder: Path, config: ConfigDb) -> None:
     path = folder / "switch.json"
     if path.is_file():
         with client(folder, DbId.APPL).pipeline(transaction=False) as pipe:
-            for key, row in json.loads(path.read_text()).items():
-                pipe.hset(key, mapping=row)
+            for key, seeds in switch_table(path.read_text()).items():
+                pipe.hset(key, mapping=seeds)
             pipe.execute()
     client(folder, DbId.CONFIG).set(INITIALIZED, "1")
 

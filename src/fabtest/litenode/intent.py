@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 from fabtest.sonic.db import ConfigDb
-from fabtest.sonic.hash import KernelHash, kernel_hash
+from fabtest.sonic.hash import SAI_DEFAULT_FIELDS, KernelHash, kernel_hash
 
 Interface = IPv4Interface | IPv6Interface
 DEFAULT_MTU = 9100
@@ -74,8 +74,8 @@ def switch_intent(config: ConfigDb) -> SwitchIntent:
             vlans[vlan].append(member)
     hashing = config.get("SWITCH_HASH", {}).get("GLOBAL", {}).get("ecmp_hash")
     names = [hashing] if isinstance(hashing, str) else hashing
-    kernel = kernel_hash(names) if names else None
-    if kernel and kernel.unsupported:
+    kernel = kernel_hash(names or SAI_DEFAULT_FIELDS)
+    if kernel.unsupported:
         what = ", ".join(kernel.unsupported)
         warnings.append(f"SWITCH_HASH|GLOBAL|ecmp_hash: the kernel does not hash {what}")
     metadata = config.get("DEVICE_METADATA", {}).get("localhost", {})

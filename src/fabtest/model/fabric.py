@@ -7,7 +7,7 @@ milliseconds unless a name says otherwise. Numbers that people see (unit, rail, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import cached_property
 from ipaddress import (
@@ -20,6 +20,7 @@ from ipaddress import (
     collapse_addresses,
 )
 
+from fabtest.model.policy import RouteFilter
 from fabtest.model.qos import QosIntent
 
 IPInterface = IPv4Interface | IPv6Interface
@@ -120,6 +121,12 @@ class BgpSession:
     peer_asn: int
     local: tuple[IPInterface, ...]
     remote: tuple[IPInterface, ...]
+    #: Of given configurations: families exchanged (none: all of the fabric's), how often the own ASN may stand in a
+    #: path, and per family what passes each way (nothing given: everything).
+    families: tuple[int, ...] = ()
+    allow_own_as: int = 0
+    exports: tuple[tuple[int, RouteFilter], ...] = ()
+    accepts: tuple[tuple[int, RouteFilter], ...] = ()
 
     @property
     def unnumbered(self) -> bool:
@@ -149,6 +156,18 @@ class HashIntent:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchBgp:
+    """BGP of a switch whose configuration was given, where it need not be as the fabric's.
+
+    ``networks``: what the switch brings into BGP; ``max_paths``: family -> ECMP width allowed.
+    """
+
+    networks: tuple[IPNetwork, ...]
+    max_paths: tuple[tuple[int, int], ...]
+    multipath_relax: bool
+
+
 @dataclass(frozen=True)
 class Switch:
     """One switch. ``addresses`` maps a routed port to its addresses; ``server_prefixes`` are what it advertises."""
@@ -169,11 +188,26 @@ class Switch:
     server_prefixes: tuple[IPNetwork, ...]
     sessions: tuple[BgpSession, ...]
     hash: HashIntent
+    bgp: SwitchBgp | None = None
+    #: Files of this switch that were given, by name; they are used as they are, and not rendered.
+    given: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def port_named(self) -> dict[str, Port]:
         """Ports by name."""
         return {p.name: p for p in self.ports}
+
+    @cached_property
+    def originated(self) -> tuple[IPNetwork, ...]:
+        """The prefixes the switch brings into BGP."""
+        return self.bgp.networks if self.bgp else (*(loop.network for loop in self.loopbacks), *self.server_prefixes)
+
+    @cached_property
+    def connected(self) -> frozenset[IPNetwork]:
+        """Prefixes on its own interfaces: no route of BGP takes their place."""
+        found = [a for addresses in self.addresses.values() for a in addresses]
+        found += [a for vlan in self.vlans for a in vlan.addresses]
+        return frozenset(a.network for a in (*found, *self.loopbacks))
 
 
 @dataclass(frozen=True, slots=True)

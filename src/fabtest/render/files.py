@@ -15,11 +15,12 @@ import orjson
 
 from fabtest import __version__
 from fabtest.errors import FileProblem
-from fabtest.model import Fabric
+from fabtest.model import Fabric, Switch
 from fabtest.render.server import server_network, server_script
 from fabtest.sonic.config_db import render_config_db
 from fabtest.sonic.db import switch_json
 from fabtest.sonic.frr import render_frr
+from fabtest.sonic.routing_config import RoutingForm, routing_config
 from fabtest.topology.units import format_speed
 
 #: Relative path -> content.
@@ -42,13 +43,32 @@ def iter_files(fabric: Fabric) -> Iterator[tuple[str, bytes]]:
     yield "inventory.json", to_json(inventory(fabric))
     yield "cabling.csv", cabling(fabric).encode()
     for switch in fabric.switches:
-        yield f"{switch.name}/config_db.json", to_json(render_config_db(fabric, switch))
-        yield f"{switch.name}/frr.conf", render_frr(fabric, switch).encode()
-        yield f"{switch.name}/switch.json", to_json({"SWITCH_TABLE:switch": switch_json(switch)})
+        for name, content in switch_files(fabric, switch).items():
+            yield f"{switch.name}/{name}", content
     for server in fabric.servers:
         network = server_network(fabric, server)
         yield f"{server.name}/network.json", to_json(network.as_json(server))
         yield f"{server.name}/network.sh", server_script(server, network).encode()
+
+
+def switch_files(fabric: Fabric, switch: Switch) -> dict[str, bytes]:
+    """Of one switch: those given as they are; FRR's is made of CONFIG_DB where SONiC makes it."""
+    seeds = to_json({"SWITCH_TABLE:switch": switch_json(switch)})
+    if not switch.given:
+        return {
+            "config_db.json": to_json(render_config_db(fabric, switch)),
+            "frr.conf": render_frr(fabric, switch).encode(),
+            "switch.json": seeds,
+        }
+    given = {name: content for name, content in switch.given.items() if name != "frr.conf"}
+    frr = switch.given.get("frr.conf")
+    routing = routing_config(render_config_db(fabric, switch), None if frr is None else frr.decode(errors="replace"))
+    own = routing.form is RoutingForm.GIVEN and frr is not None
+    return {
+        **given,
+        "frr.conf": frr if own and frr is not None else routing.text.encode(),
+        **({} if "switch.json" in given else {"switch.json": seeds}),
+    }
 
 
 def cabling(fabric: Fabric) -> str:

@@ -18,7 +18,7 @@ from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
-from fabtest.sonic.frr import split_by_daemon
+from fabtest.sonic.frr import split_by_daemon, uses_bfd
 
 WORKERS = 8
 #: FRR gives up root for this user, which its packages make.
@@ -40,6 +40,7 @@ def start_routing(
 ) -> None:
     """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next, and bgpd tier by tier, so
     that the two ends of a session do not call each other at the same moment. ``meanwhile`` is done between tiers."""
+    with_bfd: list[NetnsNode] = []
     for node in nodes:
         run = node.folder / "run"
         (node.folder / "scratch").mkdir(exist_ok=True)
@@ -49,8 +50,11 @@ def start_routing(
             shutil.chown(folder, FRR_USER, FRR_USER)
         for stale in run.iterdir():
             stale.unlink()
-        for daemon, text in split_by_daemon((node.folder / "frr.conf").read_text()).items():
+        conf = (node.folder / "frr.conf").read_text(errors="replace")
+        for daemon, text in split_by_daemon(conf).items():
             (node.folder / f"{daemon}.conf").write_text(text)
+        if uses_bfd(conf):
+            with_bfd.append(node)
     with ThreadPoolExecutor(WORKERS) as pool:
 
         def start(daemon: str, some: Sequence[NetnsNode]) -> None:
@@ -59,8 +63,7 @@ def start_routing(
 
         start("zebra", nodes)
         _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
-        if fabric.bgp.bfd:
-            start("bfdd", nodes)
+        start("bfdd", with_bfd)
         by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
             by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)

@@ -38,7 +38,7 @@ def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
         source = folder.topology.read_text()
     except OSError:
         raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
-    return folder, load_fabric_text(source, str(folder.topology), default_name=record.topology)
+    return folder, load_fabric_text(source, str(folder.topology), default_name=record.topology, configs=folder.configs)
 
 
 class LiveLab:

@@ -142,7 +142,7 @@ class _Deployment:
             len(self.fabric.switches), len(self.fabric.servers),
         )  # fmt: skip
         self.folder.write(record)
-        self.folder.topology.write_text(self.source)
+        self.folder.keep(self.fabric, self.source)
         self.progress("files", 0, len(self.fabric.node_names))
         write_tree(iter_files(self.fabric), self.folder.nodes)
         host.make_room(self.fabric, HOST_LIMITS)

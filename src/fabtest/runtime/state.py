@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fabtest.errors import LabError, UsageError
+from fabtest.model import Fabric
 from fabtest.topology.units import NAME
 
 ROOT = Path("/run/fabtest")
@@ -53,6 +54,20 @@ class LabFolder:
     def nodes(self) -> Path:
         """The rendered tree, a folder per node."""
         return self.path / "nodes"
+
+    @property
+    def configs(self) -> Path:
+        """Configurations that were given with the topology, a folder per switch."""
+        return self.path / "configs"
+
+    def keep(self, fabric: Fabric, source: str) -> None:
+        """The topology and the configurations given with it, so that the lab needs neither where they came from."""
+        self.topology.write_text(source)
+        for switch in fabric.switches:
+            for name, content in switch.given.items():
+                path = self.configs / switch.name / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
 
     def node(self, name: str) -> Path:
         """A node's folder."""

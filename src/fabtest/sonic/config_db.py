@@ -6,6 +6,7 @@ so the routing container runs the fabric's own ``frr.conf`` and the rows serve t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from fabtest.model import Endpoint, Fabric, Switch, Tier
@@ -21,7 +22,9 @@ COUNTER_GROUPS = (
 
 
 def render_config_db(fabric: Fabric, switch: Switch) -> ConfigDb:
-    """The whole CONFIG_DB of ``switch``."""
+    """The whole CONFIG_DB of ``switch``; a given one as it is."""
+    if switch.given:
+        return given_config(switch)
     wired = [port for port in switch.ports if Endpoint(switch.name, port.name) in fabric.link_at]
     config: ConfigDb = {
         "DEVICE_METADATA": {"localhost": _metadata(fabric, switch)},
@@ -50,6 +53,17 @@ def render_config_db(fabric: Fabric, switch: Switch) -> ConfigDb:
     config["FLEX_COUNTER_TABLE"] = {group: {"FLEX_COUNTER_STATUS": "enable"} for group in COUNTER_GROUPS}
     config["SWITCH_HASH"] = {"GLOBAL": {"ecmp_hash": list(switch.hash.fields), "lag_hash": list(switch.hash.fields)}}
     return {table: rows for table, rows in config.items() if rows}
+
+
+def given_config(switch: Switch) -> ConfigDb:
+    """The configuration that was given for a switch."""
+    config: ConfigDb = {}
+    for table, rows in json.loads(switch.given["config_db.json"].removeprefix(b"\xef\xbb\xbf")).items():
+        config[table] = {
+            key: {field: value if isinstance(value, str | list) else json.dumps(value) for field, value in row.items()}
+            for key, row in rows.items()
+        }
+    return config
 
 
 def _cable(fabric: Fabric, switch: Switch, port: str) -> int:

@@ -18,6 +18,11 @@ FIELD_BITS = {
 }  # fmt: skip
 
 
+#: What an ASIC hashes where SWITCH_HASH is not set, as far as a fabric of routed links shows it: SAI's default native
+#: hash (saihash.h) has the five-tuple beside layer 2 fields.
+SAI_DEFAULT_FIELDS = ("SRC_IP", "DST_IP", "IP_PROTOCOL", "L4_SRC_PORT", "L4_DST_PORT")
+
+
 @dataclass(frozen=True, slots=True)
 class KernelHash:
     """Values of the two sysctls, and the SONiC fields the kernel cannot hash."""

@@ -41,7 +41,7 @@ from fabtest.topology.ports import Plugged, plug
 from fabtest.topology.schema import KINDS, CustomSpec, DualPlaneSpec, HashSpec, QosSpec, TopologySpec
 from fabtest.topology.shapes import GENERATORS
 from fabtest.topology.source import Source, parse
-from fabtest.topology.units import NAME, format_speed, parse_speed
+from fabtest.topology.units import NAME, format_speed, generated_mac, parse_speed
 from fabtest.topology.wiring import Cable, ServerDecl, SwitchDecl, Wiring
 
 SERVER_VLAN = 100
@@ -65,10 +65,16 @@ def read_topology(path: FilePath) -> str:
         raise FileProblem(f"cannot read {path}: {error.strerror}", hint="`topologies` lists those shipped") from None
 
 
-def load_fabric_text(text: str, file: str, *, default_name: str = "fabric") -> Fabric:
-    """The same from text; ``file`` is used in messages only."""
+def load_fabric_text(text: str, file: str, *, default_name: str = "fabric", configs: FilePath | None = None) -> Fabric:
+    """The same from text; ``file`` is used in messages, and to find what the topology names relative to it.
+
+    ``configs`` is where the given configurations of a ``custom`` topology are, one folder per node, if not where it
+    says.
+    """
     source = parse(text, file)
     spec = _validate(source)
+    if isinstance(spec, CustomSpec) and spec.configs is not None:
+        return _given(spec, source, default_name, configs)
     problems = [*check_pools(spec.addressing, source), *_shape_faults(spec, source)]
     if problems:
         raise TopologyError(file, problems)
@@ -78,9 +84,7 @@ def load_fabric_text(text: str, file: str, *, default_name: str = "fabric") -> F
         raise TopologyError(file, problems)
     plugged, problems = plug(wiring, source)
     problems += _speed_faults(spec, plugged, source)
-    name = spec.name or default_name.lower().replace("_", "-").replace(".", "-")
-    if not NAME.match(name):
-        problems.append(source.problem((), f"the file's name {default_name!r} is no host name", "add `name:`"))
+    name = _fabric_name(spec, source, default_name, problems)
     if problems:
         raise TopologyError(file, problems)
     plan = AddressPlan(spec.addressing, wiring, source)
@@ -88,6 +92,50 @@ def load_fabric_text(text: str, file: str, *, default_name: str = "fabric") -> F
     if plan.problems:
         raise TopologyError(file, plan.problems)
     return fabric
+
+
+def _given(spec: CustomSpec, source: Source, default_name: str, configs: FilePath | None) -> Fabric:
+    """A custom topology whose switches have given configurations. Raises TopologyError, FileProblem, ConfigError."""
+    from fabtest.importer import given_fabric, read_switch
+
+    assert spec.configs is not None
+    problems = [
+        source.problem((key,), "the given configurations say this", "remove it, or `configs`", key=True)
+        for key in ("addressing", "bgp", "hash", "mtu")
+        if key in source.data
+    ]
+    for n, node in enumerate(source.data["nodes"]):
+        for key in ("asn", "model"):
+            if key in node:
+                problems.append(source.problem(("nodes", n, key), "the given configuration says this", "remove it"))
+    name = _fabric_name(spec, source, default_name, problems)
+    problems += _wiring_faults(GENERATORS["custom"](spec), source)
+    root = configs or FilePath(source.file).parent / spec.configs
+    if not root.is_dir():
+        problems.append(source.problem(("configs",), f"there is no folder {root}", "relative to this file"))
+    if problems:
+        raise TopologyError(source.file, problems)
+    given = {}
+    for n, words in enumerate(spec.nodes):
+        where = words.name if configs else words.config or words.name
+        if not (root / where).exists():
+            what = f"there is no {root / where}"
+            problems.append(source.problem(("nodes", n), what, "name its folder below `configs` with `config:`"))
+            continue
+        given[words.name] = read_switch(root, where, words.name)
+    if not problems:
+        fabric, problems = given_fabric(spec, source, given, name)
+        if fabric is not None:
+            return fabric
+    raise TopologyError(source.file, problems)
+
+
+def _fabric_name(spec: TopologySpec, source: Source, default_name: str, problems: list[Problem]) -> str:
+    """The name given, or the file's."""
+    name = spec.name or default_name.lower().replace("_", "-").replace(".", "-")
+    if not NAME.match(name):
+        problems.append(source.problem((), f"the file's name {default_name!r} is no host name", "add `name:`"))
+    return name
 
 
 def shipped_topologies() -> dict[str, FilePath]:
@@ -224,7 +272,8 @@ def _wiring_faults(wiring: Wiring, source: Source) -> list[Problem]:
 # ------------------------------------------------------------------------------------------------ words to model
 
 
-def _qos(spec: TopologySpec) -> QosIntent:
+def qos_intent(spec: TopologySpec) -> QosIntent:
+    """What a topology file asks for."""
     words = spec.qos if isinstance(spec.qos, QosSpec) else QosSpec(profile=spec.qos)
     base = {
         "profile": words.profile, "roce_dscp": words.roce_dscp, "roce_tc": words.roce_tc, "cnp_dscp": words.cnp_dscp,
@@ -250,11 +299,6 @@ def _seed(spec: HashSpec, switch: SwitchDecl) -> int:
     if spec.seed == "per-tier":
         return TIER_SEED[switch.tier]
     return int(spec.seed)
-
-
-def _mac(kind: int, a: int, b: int) -> str:
-    """A locally administered address: 02, a kind, 24 bits of a, 8 bits of b."""
-    return f"02:{kind:02x}:{a >> 16 & 255:02x}:{a >> 8 & 255:02x}:{a & 255:02x}:{b & 255:02x}"
 
 
 class _Builder:
@@ -298,7 +342,7 @@ class _Builder:
                 bgp.keepalive, bgp.holdtime, bgp.connect_retry, bgp.max_paths, bgp.bfd, bgp.bfd_interval,
                 bgp.bfd_multiplier,
             ),
-            qos=_qos(self.spec),
+            qos=qos_intent(self.spec),
             failover=FailoverBounds(self.spec.failover.carrier_loss, self.spec.failover.silent_loss),
             families=self.plan.families,
             unnumbered=not self.numbered,
@@ -326,7 +370,7 @@ class _Builder:
                 gateways.append(gateway.ip)
         if self.vlan:
             self.members[leaf.name].append(link.b.port)
-        mac = _mac(0x10, self.server_index[cable.a], int(link.a.port.removeprefix("eth")))
+        mac = generated_mac(0x10, self.server_index[cable.a], int(link.a.port.removeprefix("eth")))
         port = NicPort(
             link.a.port, cable.plane, mac, link.speed, link.mtu, tuple(nic_side), tuple(gateways), link.b
         )  # fmt: skip
@@ -360,7 +404,7 @@ class _Builder:
             unit=decl.unit,
             rail=decl.rail,
             kind=decl.kind,
-            mac=_mac(int(decl.tier), decl.plane << 16 | decl.ordinal + 1, 0),
+            mac=generated_mac(int(decl.tier), decl.plane << 16 | decl.ordinal + 1, 0),
             asn=self.asn[decl.name],
             router_id=str(router.ip) if router else "0.0.0.0",
             loopbacks=tuple(loopbacks),

@@ -24,6 +24,10 @@ HASH_FIELDS = (
 IMAGE = r"^(|[a-z0-9][a-z0-9._/:-]{0,200}(@sha256:[0-9a-f]{64})?)$"
 
 
+#: A path below a folder: no part of it leads out.
+CONFIG = r"^(\.|[A-Za-z0-9_][A-Za-z0-9 ._+-]{0,127}(/[A-Za-z0-9_][A-Za-z0-9 ._+-]{0,127}){0,8})$"
+
+
 def _name(text: str) -> str:
     if not NAME.match(text):
         raise ValueError(
@@ -296,6 +300,9 @@ class CustomSwitch(_Words):
     rail: int | None = Field(None, ge=1, le=31)
     asn: Asn | None = Field(None, description="default: as in the scheme under `bgp`")
     model: SwitchSpec = Field(default_factory=SwitchSpec)
+    config: Annotated[str, Field(pattern=CONFIG)] | None = Field(
+        None, description="with `configs`: the switch's folder (or config_db.json file) below it; default: its name"
+    )
 
 
 class CustomServer(_Words):
@@ -320,6 +327,13 @@ class CustomSpec(_Common):
     """`custom`: nodes and links one by one, for copies of real fabrics."""
 
     kind: Literal["custom"]
+    configs: str | None = Field(
+        None,
+        min_length=1,
+        max_length=4096,
+        description="folder of configurations to run as they are, relative to this file: <switch>/config_db.json and, "
+        "where the switch's mode uses it, frr.conf",
+    )
     nodes: list[CustomSwitch] = Field(min_length=1, description="the switches")
     servers: list[CustomServer] = Field(default_factory=list)
     links: list[CustomLink] = Field(min_length=1)

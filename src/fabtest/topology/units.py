@@ -36,3 +36,8 @@ def parse_breakout(text: str) -> tuple[int, int]:
     if not match:
         raise ValueError(f"{text!r} is not a break-out mode: write it as 2x400G")
     return int(match[1]), parse_speed(match[2])
+
+
+def generated_mac(kind: int, a: int, b: int) -> str:
+    """A locally administered address: 02, a kind, 24 bits of a, 8 bits of b."""
+    return f"02:{kind:02x}:{a >> 16 & 255:02x}:{a >> 8 & 255:02x}:{a & 255:02x}:{b & 255:02x}"

@@ -157,7 +157,7 @@ class ContainerlabRuntime:
         )  # fmt: skip
         os.umask(0o022)
         folder.write(record)
-        folder.topology.write_text(source)
+        folder.keep(fabric, source)
         progress("files", 0, len(fabric.node_names))
         # From the choice of a subnet until Docker has given it out, no other lab chooses.
         choosing = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
