@@ -46,7 +46,7 @@ class Recipe:
 SONIC_LITE = Recipe(
     "fabtest/sonic-lite", "sonic-lite",
     (
-        "ethtool", "frr", "iproute2", "iputils-ping", "procps", "python3-hiredis", "python3-redis", "redis-server",
+        "ethtool", "frr", "frr-pythontools", "iproute2", "iputils-ping", "procps", "python3-hiredis", "python3-redis", "redis-server",
         "supervisor", "tcpdump",
     ),
     {GENERATION: "lite", "fabtest.max-ports": "256"},

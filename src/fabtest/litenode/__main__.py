@@ -11,7 +11,6 @@ from fabtest.litenode.agent import Agent, Place, run
 from fabtest.model import Fabric
 from fabtest.runtime.namespaces import namespace_path
 from fabtest.runtime.state import LabFolder
-from fabtest.topology import load_fabric_text
 
 
 def places(lab: LabFolder, fabric: Fabric) -> list[Place]:
@@ -48,9 +47,7 @@ def main(name: str) -> None:
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
-    record = lab.read()
-    default = record.topology if record else name
-    fabric = load_fabric_text(lab.topology.read_text(), str(lab.topology), default_name=default)
+    fabric = lab.fabric()
     run(
         Agent(
             places(lab, fabric),

@@ -8,6 +8,7 @@ only what differs.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import selectors
@@ -45,8 +46,11 @@ from fabtest.runtime.netlink import (
     LinkInfo,
     NetlinkSocket,
 )
+from fabtest.runtime.reload import reload_frr
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
+from fabtest.sonic.lite_frr import lite_frr
+from fabtest.sonic.routing_config import ROUTING_TABLES, RoutingForm, routing_config, routing_form
 
 log = logging.getLogger("fabtest.agent")
 
@@ -56,6 +60,8 @@ GROUPS = (
 #: Seconds of quiet after which a burst of events is read, and the longest time it may put that off. Routes and
 #: neighbours of large labs come in long bursts, and reading them costs what BGP needs to converge.
 SETTLE = {"config": (0.02, 0.1), "links": (0.01, 0.05), "routes": (0.2, 6.0), "neighbours": (0.2, 6.0)}
+#: In a node's folder: the digest of the configuration its FRR was last brought to.
+APPLIED = "frr.applied"
 #: Ports whose counters are read per second at most; larger labs are polled less often.
 COUNTER_PORTS_PER_S = 1500
 BGP_NODES_PER_S = 40
@@ -110,6 +116,7 @@ class Node:
         self.reader: Any = None
         self.warned: set[str] = set()
         self.hashed: object = None
+        self.routed: str | None = None
         self.counted: tuple[float, dict[str, LinkInfo]] | None = None
 
     def soon(self, what: str, now: float) -> None:
@@ -157,6 +164,7 @@ class Agent:
         self.running = True
         self.timers: list[tuple[float, float, Callable[[], None]]] = []
         self._retry: list[Node] = []
+        self.reloads = ThreadPoolExecutor(1)
         self._hello_at: dict[str, float] = {}
 
     def run(self) -> None:
@@ -187,6 +195,10 @@ class Agent:
         self._close()
 
     def _close(self) -> None:
+        self.reloads.shutdown(wait=False, cancel_futures=True)
+        self._close_wires()
+
+    def _close_wires(self) -> None:
         """Close the packet sockets side by side: the kernel waits a grace period (some 10 ms) for each."""
         with ThreadPoolExecutor(64) as pool:
             list(pool.map(lambda node: node.wire.close(), self.nodes.values()))
@@ -335,7 +347,13 @@ class Agent:
                 continue
             key = bytes(message[2]).removeprefix(prefix).decode(errors="replace")
             table = key.partition("|")[0]
-            if table in TABLES or table in publish.BUFFER_TABLES or table == INITIALIZED or "SWITCH_TABLE" in key:
+            if (
+                table in TABLES
+                or table in ROUTING_TABLES
+                or table in publish.BUFFER_TABLES
+                or table == INITIALIZED
+                or "SWITCH_TABLE" in key
+            ):
                 node.soon("config", time.monotonic())
 
     # ------------------------------------------------------------------------------------------------ kernel
@@ -372,6 +390,37 @@ class Agent:
         self._write(node, DbId.STATE, "VLAN", state)
         self._write(node, DbId.APPL, "BUFFER", publish.buffer_tables(node.config))
         self._publish_ports(node)
+        self._follow_routing(node)
+
+    def _follow_routing(self, node: Node) -> None:
+        """Where SONiC makes FRR's configuration of CONFIG_DB, a change of CONFIG_DB is one of FRR's."""
+        if routing_form(node.config) is RoutingForm.GIVEN:
+            return
+        config = read_config(client(node.folder, DbId.CONFIG), ROUTING_TABLES)
+        routing = routing_config({table: dict(sorted(rows.items())) for table, rows in config.items()}, None)
+        digest = hashlib.sha256(routing.text.encode()).hexdigest()
+        mark = node.folder / APPLIED
+        if not mark.is_file():  # as it was started
+            mark.write_text(digest)
+            node.routed = digest
+        if node.routed is None:
+            node.routed = mark.read_text()
+        if digest != node.routed:
+            node.routed = digest
+            loopbacks = {key.partition("|")[0] for key in config["LOOPBACK_INTERFACE"]}
+            self.reloads.submit(self._reload, node, lite_frr(routing.text, sorted(loopbacks)), digest)
+
+    def _reload(self, node: Node, text: str, digest: str) -> None:
+        """One configuration after another, beside the loop: frr-reload takes a second or two."""
+        try:
+            file = node.folder / "frr.new.conf"
+            file.write_text(text)
+            (node.folder / "vtysh.conf").write_text("service integrated-vtysh-config\n")
+            reload_frr(node.place.vty, file)
+            (node.folder / APPLIED).write_text(digest)
+            log.info("%s: FRR brought in line with CONFIG_DB", node.name)
+        except (FabtestError, OSError) as error:
+            log.warning("%s: %s", node.name, error)
 
     def _on_netlink(self, node: Node) -> None:
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""``python -m fabtest.litenode.container merge|load|run``: a lite node that is a container of its own.
+"""``python -m fabtest.litenode.container merge|load|run|frr``: a lite node that is a container of its own.
 
 The container has wires ``eth1``, ``eth2``, ... as docker-sonic-vs has, and SONiC's files at their places. ``merge``
 prints the configuration start-up will use (what sonic-cfggen does there), ``load`` fills CONFIG_DB, ``run`` makes
-``Ethernet<n>`` of every wire and is the node's agent.
+``Ethernet<n>`` of every wire and is the node's agent, ``frr`` makes a configuration (on its input) one for this FRR.
 
 docker-sonic-vs copies frames between a wire and a TAP in user space; here ``Ethernet<n>`` is a macvlan in passthru
 mode, with the same behaviour towards both sides: the carrier is the wire's, and a port that is shut down takes the
@@ -27,6 +27,7 @@ from fabtest.litenode.kernel import hash_by_qp
 from fabtest.runtime.namespaces import write_sysctls
 from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.sonic.db import ConfigDb, DbId
+from fabtest.sonic.lite_frr import lite_frr
 from fabtest.sonic.sysctl import SWITCH_SYSCTLS
 
 SONIC = Path("/etc/sonic")
@@ -138,6 +139,13 @@ def load() -> None:
             pipe.execute()
 
 
+def adapt_frr() -> None:
+    """From ``frr.conf`` as SONiC takes it to one for this node's FRR."""
+    path = SONIC / "config_db.json"
+    loopbacks = database.read_config_file(path).get("LOOPBACK_INTERFACE", {}) if path.exists() else {}
+    print(lite_frr(sys.stdin.read(), sorted({name.partition("|")[0] for name in loopbacks})), end="")
+
+
 def _seed() -> int:
     """The hash seed of this switch, where SONiC keeps it."""
     value = database.client(REDIS, DbId.APPL).hget("SWITCH_TABLE:switch", "ecmp_hash_seed")
@@ -172,10 +180,10 @@ def serve() -> None:
 
 
 def main(word: str) -> None:
-    """One of the three. Exit code 1 and one line on an error."""
-    words = {"merge": merge, "load": load, "run": serve}
+    """One of the four. Exit code 1 and one line on an error."""
+    words = {"merge": merge, "load": load, "run": serve, "frr": adapt_frr}
     if word not in words:
-        raise SystemExit("usage: python -m fabtest.litenode.container merge|load|run")
+        raise SystemExit("usage: python -m fabtest.litenode.container merge|load|run|frr")
     try:
         words[word]()
     except (FabtestError, OSError) as error:

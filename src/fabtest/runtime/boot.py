@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +19,11 @@ from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
-from fabtest.sonic.frr import split_by_daemon, uses_bfd
+from fabtest.sonic.lite_frr import split_by_daemon, uses_bfd
 
 WORKERS = 8
+#: Names of loopbacks in a config_db.json.
+LOOPBACK = re.compile(r'"(Loopback\d{1,5})["|]')
 #: FRR gives up root for this user, which its packages make.
 FRR_USER = "frr"
 #: bgpd first calls its peers 0.75 to 1 s after its start (BGP_INIT_START_TIMER, jittered): tiers this far apart do not
@@ -48,10 +51,13 @@ def start_routing(
         for folder in (run, node.folder / "log"):
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, FRR_USER, FRR_USER)
-        for stale in run.iterdir():
+        for stale in (*run.iterdir(), *node.folder.glob("frr.applied")):
             stale.unlink()
         conf = (node.folder / "frr.conf").read_text(errors="replace")
-        for daemon, text in split_by_daemon(conf).items():
+        loopbacks = sorted(
+            set(LOOPBACK.findall((node.folder / "config_db.json").read_bytes().decode(errors="replace")))
+        )
+        for daemon, text in split_by_daemon(conf, loopbacks).items():
             (node.folder / f"{daemon}.conf").write_text(text)
         if uses_bfd(conf):
             with_bfd.append(node)
@@ -132,10 +138,10 @@ def start_agent(lab: str) -> None:
     folder = LabFolder(lab)
     (folder.path / "agent.ready").unlink(missing_ok=True)
     os.umask(0o022)
-    spawn([sys.executable, "-m", "fabtest.litenode", lab], lab=lab, log=folder.path / "agent.out")
+    pid = spawn([sys.executable, "-m", "fabtest.litenode", lab], lab=lab, log=folder.path / "agent.out")
     deadline = time.monotonic() + 120  # among a hundred switches that all start it takes its time
     while agent_pid(lab) is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or processes.ended(pid):
             out = folder.path / "agent.out"
             tail = out.read_text(errors="replace")[-400:] if out.is_file() else ""
             raise LabError(f"the agent of lab {lab} does not start", hint=tail or None)

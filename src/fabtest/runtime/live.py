@@ -25,8 +25,6 @@ from fabtest.sonic.db import DbId
 
 def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
     """The folder of a lab that is up, and its fabric. Raises LabError saying what is there instead."""
-    from fabtest.topology import load_fabric_text
-
     folder = LabFolder(name)
     record = folder.read()
     if record is None:
@@ -35,10 +33,9 @@ def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
     if record.state != "up":
         raise LabError(f"lab {name} is {record.state}", hint=f"`lab-down --lab {name}`, then `lab-up`")
     try:
-        source = folder.topology.read_text()
+        return folder, folder.fabric()
     except OSError:
         raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
-    return folder, load_fabric_text(source, str(folder.topology), default_name=record.topology, configs=folder.configs)
 
 
 class LiveLab:

@@ -65,6 +65,12 @@ def reap() -> None:
             del _children[pid]
 
 
+def ended(pid: int) -> bool:
+    """Whether a process that was spawned here has ended."""
+    child = _children.get(pid)
+    return child is not None and child.poll() is not None
+
+
 def forget_children() -> None:
     """Daemons outlive the command that started them."""
     for child in _children.values():

@@ -69,6 +69,16 @@ class LabFolder:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
+    def fabric(self) -> Fabric:
+        """The fabric of what ``keep`` kept. Raises OSError where it has gone."""
+        from fabtest.topology import load_fabric_text
+
+        record = self.read()
+        name = record.topology if record else self.name
+        return load_fabric_text(
+            self.topology.read_text(), str(self.topology), default_name=name, configs=self.configs
+        )  # fmt: skip
+
     def node(self, name: str) -> Path:
         """A node's folder."""
         return self.nodes / name

@@ -11,7 +11,6 @@ from functools import cache
 import jinja2
 
 from fabtest.model import Fabric, Switch
-from fabtest.sonic.frr_config import opens, statements
 
 
 @cache
@@ -54,75 +53,3 @@ def coalesce_ms(switch: Switch) -> int:
     """
     sessions = len(switch.sessions)
     return max(100, (15 if sessions <= 64 else 40) * sessions)
-
-
-#: Which daemons read a top-level statement of frr.conf, by its first words; None: none that runs on a lite node.
-_OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("router bgp", ("bgpd",)),
-    ("bgp ", ("bgpd",)),
-    ("debug bgp", ("bgpd",)),
-    ("bfd", ("bfdd",)),
-    ("router ", ()),
-    ("ip route ", ()),
-    ("ipv6 route ", ()),
-    ("segment-routing", ()),
-    ("key chain", ()),
-    ("agentx", ()),
-    ("log ", ()),
-    ("fpm ", ()),
-    ("no fpm ", ()),
-    ("zebra nexthop", ()),
-    ("vrf ", ()),
-    ("frr ", ("zebra", "bgpd", "bfdd")),
-    ("hostname", ("zebra", "bgpd", "bfdd")),
-    ("service ", ("zebra", "bgpd", "bfdd")),
-    ("password", ("zebra", "bgpd", "bfdd")),
-    ("ip prefix-list", ("bgpd", "zebra")),
-    ("ipv6 prefix-list", ("bgpd", "zebra")),
-    ("route-map", ("bgpd", "zebra")),
-    ("access-list", ("bgpd", "zebra")),
-    ("ip community-list", ("bgpd",)),
-)
-#: What Debian's FRR was built with (``--enable-multipath``); SONiC's own takes more.
-MOST_PATHS = 256
-
-
-def split_by_daemon(text: str) -> dict[str, str]:
-    """``frr.conf`` as per-daemon files, which is what ``vtysh -b`` does with it; here without its run time.
-
-    What a lite node's FRR cannot take is left out or bounded (FPM, logging, the width of ``maximum-paths``), and zebra
-    is always told to do without kernel next-hop objects.
-    """
-    parts: dict[str, list[str]] = {"zebra": [], "bgpd": [], "bfdd": []}
-    opened: dict[str, tuple[str, ...]] = dict.fromkeys(parts, ())
-    for context, line in statements(text):
-        head = context[0] if context else line
-        for owner in next((o for word, o in _OWNERS if head.startswith(word)), ("zebra",)):
-            _close(parts[owner], opened[owner], context)
-            parts[owner].append(" " * len(context) + bounded(line))
-            opened[owner] = (*context, line) if opens(line) else context
-    for owner, lines in parts.items():
-        _close(lines, opened[owner], ())
-    parts["zebra"].append("no zebra nexthop kernel enable")
-    return {daemon: "\n".join(lines) + "\n" for daemon, lines in parts.items()}
-
-
-def _close(lines: list[str], opened: tuple[str, ...], context: tuple[str, ...]) -> None:
-    """Leave the stanzas that are open and are not of the next statement."""
-    for depth in range(len(opened) - 1, -1, -1):
-        if opened[: depth + 1] != context[: depth + 1]:
-            word = "exit-address-family" if opened[depth].startswith("address-family ") else "exit"
-            lines.append(" " * depth + word)
-
-
-def bounded(line: str) -> str:
-    """A statement with no larger number than FRR takes."""
-    words = line.split()
-    if words[0] == "maximum-paths" and words[-1].isdigit() and int(words[-1]) > MOST_PATHS:
-        return " ".join([*words[:-1], str(MOST_PATHS)])
-    return line
-
-
-def uses_bfd(text: str) -> bool:
-    """Whether a configuration has BFD sessions."""
-    return any(" bfd" in line for context, line in statements(text) if context and context[0].startswith("router bgp"))

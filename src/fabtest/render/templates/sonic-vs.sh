@@ -39,7 +39,11 @@ prepare() {
     rm -f "$device"/fabtest/*.orig
     cp "$here"/hwsku/* "$device/fabtest/"
     cp "$here/config_db.json" /etc/sonic/config_db.json
-    cp "$here/frr.conf" /etc/frr/frr.conf
+    if [ -d /usr/lib/python3/dist-packages/fabtest ]; then # a lite node: its FRR is not SONiC's
+        python3 -m fabtest.litenode.container frr <"$here/frr.conf" >/etc/frr/frr.conf
+    else
+        cp "$here/frr.conf" /etc/frr/frr.conf
+    fi
     echo "service integrated-vtysh-config" >/etc/frr/vtysh.conf
     chown -R frr:frr /etc/frr
 }
@@ -57,7 +61,7 @@ start_supervisor() {
     if [ "$here/config_db.json" -nt /etc/sonic/config_db.json ] || [ "$here/frr.conf" -nt /etc/frr/frr.conf ]; then
         prepare
     fi
-    rm -f /var/run/frr/*.vty /var/run/frr/*.api /var/run/redis/redis.sock
+    rm -f /var/run/redis/frr.applied /var/run/frr/*.vty /var/run/frr/*.api /var/run/redis/redis.sock
     setsid supervisord >>"$log" 2>&1 9>&- &
     within 30 supervised || fail "supervisord does not start"
 }
