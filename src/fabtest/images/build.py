@@ -46,8 +46,8 @@ class Recipe:
 SONIC_LITE = Recipe(
     "fabtest/sonic-lite", "sonic-lite",
     (
-        "ethtool", "frr", "frr-pythontools", "iproute2", "iputils-ping", "procps", "python3-hiredis", "python3-redis", "redis-server",
-        "supervisor", "tcpdump",
+        "ethtool", "frr", "frr-pythontools", "iproute2", "iputils-ping", "procps", "python3-hiredis", "python3-redis",
+        "redis-server", "supervisor", "tcpdump",
     ),
     {GENERATION: "lite", "fabtest.max-ports": "256"},
 )  # fmt: skip

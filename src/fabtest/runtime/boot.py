@@ -54,10 +54,7 @@ def start_routing(
         for stale in (*run.iterdir(), *node.folder.glob("frr.applied")):
             stale.unlink()
         conf = (node.folder / "frr.conf").read_text(errors="replace")
-        loopbacks = sorted(
-            set(LOOPBACK.findall((node.folder / "config_db.json").read_bytes().decode(errors="replace")))
-        )
-        for daemon, text in split_by_daemon(conf, loopbacks).items():
+        for daemon, text in split_by_daemon(conf, loopbacks_of(node.folder)).items():
             (node.folder / f"{daemon}.conf").write_text(text)
         if uses_bfd(conf):
             with_bfd.append(node)
@@ -80,6 +77,11 @@ def start_routing(
             ready = time.monotonic() + TIER_GAP_S
             if n == 0:
                 meanwhile()
+
+
+def loopbacks_of(folder: Path) -> list[str]:
+    """Names of the loopbacks of a node."""
+    return sorted(set(LOOPBACK.findall((folder / "config_db.json").read_bytes().decode(errors="replace"))))
 
 
 def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode) -> None:

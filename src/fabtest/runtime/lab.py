@@ -11,13 +11,15 @@ from fabtest.litenode.kernel import apply_intent
 from fabtest.model import Fabric
 from fabtest.runtime import processes
 from fabtest.runtime.base import Capability
-from fabtest.runtime.boot import agent_pid, boot_server, start_agent, start_redis, start_routing
+from fabtest.runtime.boot import agent_pid, boot_server, loopbacks_of, start_agent, start_redis, start_routing
 from fabtest.runtime.live import LiveLab
 from fabtest.runtime.namespaces import inside, namespace_path
 from fabtest.runtime.netlink import NetlinkSocket
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import Process
+from fabtest.runtime.reload import reload_frr
 from fabtest.runtime.state import LabFolder
+from fabtest.sonic.lite_frr import lite_frr
 
 
 class NetnsLab(LiveLab):
@@ -55,6 +57,17 @@ class NetnsLab(LiveLab):
             processes.end([Process(pid, "agent")], gently=(pid,))
         start_agent(self.name)
         processes.forget_children()
+
+    def with_fabric(self, fabric: Fabric) -> NetnsLab:
+        """The same lab, judged by another design of the same cables."""
+        return NetnsLab(self.folder, fabric)
+
+    def reload_routing(self, name: str) -> None:
+        """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
+        node = self.netns_node(name)
+        file = node.folder / "frr.new.conf"
+        file.write_text(lite_frr((node.folder / "frr.conf").read_text(errors="replace"), loopbacks_of(node.folder)))
+        reload_frr(node.folder / "run", file)
 
     def trouble(self) -> list[str]:
         """What is wrong with the lab itself, not with its fabric."""

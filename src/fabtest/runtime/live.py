@@ -52,6 +52,14 @@ class LiveLab:
     def _node(self, name: str, role: str) -> LiveNode:
         """A node that is known to be in the fabric."""
 
+    @abstractmethod
+    def with_fabric(self, fabric: Fabric) -> LiveLab:
+        """The same lab, judged by another design of the same cables."""
+
+    @abstractmethod
+    def reload_routing(self, name: str) -> None:
+        """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
+
     def node(self, name: str) -> LiveNode:
         """A node by name. Raises UsageError with the nearest names."""
         if name not in self.fabric.switch and name not in self.fabric.server:

@@ -94,6 +94,14 @@ def load_fabric_text(text: str, file: str, *, default_name: str = "fabric", conf
     return fabric
 
 
+def parse_custom(text: str, file: str) -> tuple[CustomSpec, Source]:
+    """The words of a ``custom`` topology. Raises TopologyError."""
+    source = parse(text, file)
+    spec = _validate(source)
+    assert isinstance(spec, CustomSpec)
+    return spec, source
+
+
 def _given(spec: CustomSpec, source: Source, default_name: str, configs: FilePath | None) -> Fabric:
     """A custom topology whose switches have given configurations. Raises TopologyError, FileProblem, ConfigError."""
     from fabtest.importer import given_fabric, read_switch

@@ -4,6 +4,7 @@
 #   sonic-vs.sh prepare   before supervisord starts: configuration, port map
 #   sonic-vs.sh boot      after it, and after every restart; returns at once. /run/fabtest-boot says how it went
 #                         (starting, ready, failed: ...), /var/log/fabtest-boot.log what it did
+#   sonic-vs.sh reload    brings the running FRR to frr.conf
 
 here=/var/sonic
 state=/run/fabtest-boot
@@ -39,13 +40,17 @@ prepare() {
     rm -f "$device"/fabtest/*.orig
     cp "$here"/hwsku/* "$device/fabtest/"
     cp "$here/config_db.json" /etc/sonic/config_db.json
+    routing
+    echo "service integrated-vtysh-config" >/etc/frr/vtysh.conf
+    chown -R frr:frr /etc/frr
+}
+
+routing() {
     if [ -d /usr/lib/python3/dist-packages/fabtest ]; then # a lite node: its FRR is not SONiC's
         python3 -m fabtest.litenode.container frr <"$here/frr.conf" >/etc/frr/frr.conf
     else
         cp "$here/frr.conf" /etc/frr/frr.conf
     fi
-    echo "service integrated-vtysh-config" >/etc/frr/vtysh.conf
-    chown -R frr:frr /etc/frr
 }
 
 supervised() { supervisorctl pid; }
@@ -128,8 +133,11 @@ case ${1:-} in
             boot $how
         ) 9>/run/fabtest-boot.lock </dev/null >>"$log" 2>&1 &
         ;;
+    reload)
+        routing && exec /usr/lib/frr/frr-reload.py --reload --stdout --log-level error /etc/frr/frr.conf
+        ;;
     *)
-        sed -n '2,7p' "$0"
+        sed -n '2,8p' "$0"
         exit 2
         ;;
 esac

@@ -147,6 +147,17 @@ class ContainerLab(LiveLab):
                 lines.append(f"{name}: is booting")
         return lines
 
+    def with_fabric(self, fabric: Fabric) -> ContainerLab:
+        """The same lab, judged by another design of the same cables."""
+        return ContainerLab(self.folder, fabric, self.engine)
+
+    def reload_routing(self, name: str) -> None:
+        """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
+        done = self.container(name).exec(["bash", "/var/sonic/sonic-vs.sh", "reload"], timeout=120)
+        if done.returncode:
+            words = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise ExecError(f"{name}: FRR did not take its new configuration: {' / '.join(words[-3:])}")
+
     # --------------------------------------------------------------------------------------------------- power
 
     def stop_node(self, name: str) -> None:
