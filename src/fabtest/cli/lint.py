@@ -14,9 +14,14 @@ from fabtest.errors import UsageError
 
 if TYPE_CHECKING:
     from fabtest.lint.run import LintReport
+    from fabtest.lint.yang import YangModels
 
 SEVERITIES = ("info", "warning", "error")
 FORMATS = ("text", "json", "sarif", "junit")
+REDUCED_CHECK = (
+    "values were checked by a reduced form of SONiC's YANG models; --yang DIR checks them with the models themselves "
+    "(a switch has them in /usr/local/yang-models)"
+)
 
 
 @fabtest_task(
@@ -27,6 +32,9 @@ FORMATS = ("text", "json", "sarif", "junit")
         "format": f"{', '.join(FORMATS)}",
         "severity": f"the least that is shown and counts: {', '.join(SEVERITIES)}",
         "fix": "write corrected copies beside the files (<name>.fixed.json) where one right answer exists",
+        "yang": "check values with SONiC's own YANG models in this folder (*.yang, as in a switch's "
+        "/usr/local/yang-models), or in one folder per release inside it (202511/*.yang)",
+        "release": "with --yang: the folder of models to use, such as 202511; the newest if not given",
         "explain": "say what a rule looks for, why, and what to write instead",
     },
 )
@@ -37,6 +45,8 @@ def config_lint(
     format: str = "text",
     severity: str = "info",
     fix: bool = False,
+    yang: str = "",
+    release: str = "",
     explain: str = "",
 ) -> None:
     """Find mistakes in SONiC configurations before production does: config-lint PATH...
@@ -66,12 +76,15 @@ def config_lint(
         raise UsageError(f"no format {format!r}", hint=f"formats: {', '.join(FORMATS)}")
     if severity not in SEVERITIES:
         raise UsageError(f"no severity {severity!r}", hint=f"severities: {', '.join(SEVERITIES)}")
-    report = lint_paths([Path(p) for p in path], profile, Severity[severity.upper()])
+    models = _models(yang, release)
+    report = lint_paths([Path(p) for p in path], profile, Severity[severity.upper()], models)
     if format == "text":
         for finding in report.findings:
             print(line(finding))
         for note in report.unchecked:
             err.print(f"note: {note}")
+        if models is None:
+            err.print(f"note: {REDUCED_CHECK}")
         counts = as_json(report)["counts"]
         files = f"{len(report.files)} file{'s' if len(report.files) != 1 else ''}"
         err.print(f"{files}: {counts['error']} errors, {counts['warning']} warnings")
@@ -82,12 +95,25 @@ def config_lint(
     else:
         print(jsonlib.dumps(as_json(report) if format == "json" else as_sarif(report), indent=2))
     if fix:
-        _fix(report, profile)
+        _fix(report, profile, models)
     if report.findings:
         raise Exit(code=1)
 
 
-def _fix(report: LintReport, profile: str) -> None:
+def _models(folder: str, release: str) -> YangModels | None:
+    if folder:
+        from fabtest.lint.yang import YangModels
+
+        return YangModels(Path(folder), release)
+    if release:
+        raise UsageError(
+            "--release chooses among YANG models, and there are none without --yang",
+            hint="--yang DIR, with the models of each release in DIR/<release>/*.yang",
+        )
+    return None
+
+
+def _fix(report: LintReport, profile: str, models: YangModels | None) -> None:
     """Corrected copies of what was reported, and what they still have."""
     from fabtest.lint.fix import fixed, left, write_fixed
     from fabtest.lint.read import read_config
@@ -98,5 +124,5 @@ def _fix(report: LintReport, profile: str) -> None:
         if config is None:
             continue
         copy = write_fixed(file, config)
-        rest = sorted({f.rule for f in left(file, config, profile)})
+        rest = sorted({f.rule for f in left(file, config, profile, models)})
         err.print(f"{copy} written" + (f"; for you to decide: {', '.join(rest)}" if rest else ""))

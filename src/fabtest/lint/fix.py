@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fabtest.errors import FileProblem
 from fabtest.lint.read import ConfigFile
@@ -14,6 +15,9 @@ from fabtest.lint.rules_qos import COLOURS
 from fabtest.lint.run import Finding, lint_files
 from fabtest.lint.switch import SwitchConfig, listed, number, text
 from fabtest.sonic.db import ConfigDb
+
+if TYPE_CHECKING:
+    from fabtest.lint.yang import YangModels
 
 REFERENCES = (
     "QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "BUFFER_PROFILE", "PORT_QOS_MAP", "BUFFER_PORT_INGRESS_PROFILE_LIST",
@@ -130,6 +134,6 @@ def write_fixed(file: ConfigFile, config: ConfigDb) -> Path:
     return path
 
 
-def left(file: ConfigFile, config: ConfigDb, profile: str) -> list[Finding]:
+def left(file: ConfigFile, config: ConfigDb, profile: str, yang: YangModels | None = None) -> list[Finding]:
     """What a corrected copy of one file still has."""
-    return lint_files([ConfigFile(file.path, json.dumps(config), config, ())], profile)[0]
+    return lint_files([ConfigFile(file.path, json.dumps(config), config, ())], profile, yang)[0]

@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fabtest.errors import FileProblem, UsageError
 from fabtest.lint import rules_buffer, rules_port, rules_qos  # noqa: F401  (they fill RULES)
-from fabtest.lint.fabric import FABRIC_RULES, fabric_hits
+from fabtest.lint.fabric import FABRIC_RULES, FabricRule, fabric_hits
 from fabtest.lint.read import ConfigFile, read_config
-from fabtest.lint.rule import RULES, Severity
+from fabtest.lint.rule import RULES, Rule, Severity
 from fabtest.lint.switch import SwitchConfig
 
-#: Faults of form have this id: they are not a rule of SONiC but of JSON.
+if TYPE_CHECKING:
+    from fabtest.lint.yang import YangModels
+
+#: Faults of form and of SONiC's YANG models have these ids: whole classes of faults, not a rule of ours.
 FORM = "FORM"
+YANG = "YANG"
+FILE_RULES = {
+    r.id: r
+    for r in (
+        FabricRule(FORM, Severity.ERROR, "The file is not what SONiC reads",
+                   "text where a table belongs, a key twice, numbers without quotes, a byte order mark, or no JSON at all",
+                   "Objects of tables of rows of fields, with every value as text.", "SONiC's sonic-cfggen"),
+        FabricRule(YANG, Severity.ERROR, "SONiC's YANG models refuse it (only with `--yang`)",
+                   "`config replace`, `config apply-patch` and the check after an upgrade refuse the whole file.",
+                   "Write what the model named allows.", "SONiC's YANG models, those given with --yang"),
+    )
+}  # fmt: skip
+#: Rules that are a reduced form of the YANG models: the models themselves replace them.
+REDUCED = frozenset({"GEN061", "GEN062"})
 PROFILES = ("auto", "roce", "lossy")
 #: Rows of SONiC's reports that no file can show.
 NOT_IN_A_FILE = {
@@ -42,16 +60,17 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """Of its rule."""
-        if self.rule == FORM:
-            return Severity.ERROR
-        return (RULES.get(self.rule) or FABRIC_RULES[self.rule]).severity
+        return rule_of(self.rule).severity
 
     @property
     def title(self) -> str:
         """Of its rule."""
-        if self.rule == FORM:
-            return "The file is not what SONiC reads"
-        return (RULES.get(self.rule) or FABRIC_RULES[self.rule]).title
+        return rule_of(self.rule).title
+
+
+def rule_of(id: str) -> Rule | FabricRule:
+    """A rule by its id."""
+    return RULES.get(id) or FABRIC_RULES.get(id) or FILE_RULES[id]
 
 
 @dataclass(frozen=True)
@@ -61,9 +80,13 @@ class LintReport:
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     unchecked: tuple[str, ...]
+    #: What values were checked with: ``yang`` (SONiC's models) or ``reduced`` (our short form of them).
+    schema: str = "reduced"
 
 
-def lint_paths(paths: Sequence[Path], profile: str = "auto", least: Severity = Severity.INFO) -> LintReport:
+def lint_paths(
+    paths: Sequence[Path], profile: str = "auto", least: Severity = Severity.INFO, yang: YangModels | None = None
+) -> LintReport:
     """Lint files and folders; the files of one folder are a fabric. Raises FileProblem, UsageError."""
     if profile not in PROFILES:
         raise UsageError(f"no profile {profile!r}", hint=f"profiles: {', '.join(PROFILES)}")
@@ -73,11 +96,11 @@ def lint_paths(paths: Sequence[Path], profile: str = "auto", least: Severity = S
     for path in paths:
         group = [read_config(file) for file in config_files(path)]
         files += [str(f.path) for f in group]
-        found, not_checked = lint_files(group, profile)
+        found, not_checked = lint_files(group, profile, yang)
         findings += found
         unchecked += not_checked
     shown = sorted({f for f in findings if f.severity >= least})
-    return LintReport(tuple(shown), tuple(files), tuple(unchecked))
+    return LintReport(tuple(shown), tuple(files), tuple(unchecked), "yang" if yang else "reduced")
 
 
 def config_files(path: Path) -> list[Path]:
@@ -111,7 +134,9 @@ def switch_name(file: ConfigFile) -> str:
     return file.path.parent.name if file.path.name == "config_db.json" else file.path.stem
 
 
-def lint_files(files: Iterable[ConfigFile], profile: str = "auto") -> tuple[list[Finding], list[str]]:
+def lint_files(
+    files: Iterable[ConfigFile], profile: str = "auto", yang: YangModels | None = None
+) -> tuple[list[Finding], list[str]]:
     """Findings of a group of files, and what could not be checked."""
     findings: list[Finding] = []
     unchecked: list[str] = []
@@ -124,10 +149,17 @@ def lint_files(files: Iterable[ConfigFile], profile: str = "auto") -> tuple[list
             findings.append(Finding(str(file.path), fault.line, FORM, name, fault.where, fault.what))
         roce = s.roce if profile == "auto" else profile == "roce"
         for rule in RULES.values():
-            if rule.roce and not roce:
+            if (rule.roce and not roce) or (yang is not None and rule.id in REDUCED):
                 continue
             for hit in rule.check(s):
                 findings.append(Finding(str(file.path), file.line_of(hit.where), rule.id, name, hit.where, hit.what))
+        if yang is not None:
+            hits, without_model = yang.check(file.config)
+            findings += [Finding(str(file.path), file.line_of(h.where), YANG, name, h.where, h.what) for h in hits]
+            if without_model:
+                unchecked.append(
+                    f"{file.path}: no YANG model describes {', '.join(without_model)}: not checked by YANG"
+                )
         if profile == "roce" and not s.lossless:
             unchecked.append(f"{file.path}: no port has PFC (PORT_QOS_MAP pfc_enable), so nothing here is lossless")
         missing = [t for t in ("PORT", "PORT_QOS_MAP", "BUFFER_PG", "DEVICE_METADATA") if t not in file.config]
