@@ -364,6 +364,39 @@ def test_faults_of_form_have_their_line(raw: bytes, line: int, words: str) -> No
     assert words in faults[0].what
 
 
+def test_lines_are_of_the_object_itself() -> None:
+    """Not of another one of the same name before it, nor of a value that reads alike."""
+    raw = b"""{
+    "NOTES": {"PORT": {"QUEUE": "PORT", "mtu": "\\"PORT\\": {"}},
+    "FLEX_COUNTER_TABLE": {
+        "PORT": {"POLL_INTERVAL": "1"},
+        "QUEUE": {
+            "POLL_INTERVAL": "1"}},
+    "PORT" : {
+        "Ethernet0": {"lanes": "1",
+                      "alias": "mtu",
+                      "mtu": ["9100", "mtu"]},
+        "Ether\\u006eet4": {
+            "m\\u0074u": "1"},
+        "Ethernet0": {"lanes": "1"}},
+    "LOOPBACK_INTERFACE": {
+        "Loopback0": {},
+        "Loopback0|10.0.0.1/32": {}}
+}"""
+    file = parse_config(Path("f.json"), raw)
+    assert {where: file.line_of(where) for where in (
+        "NOTES|PORT|QUEUE", "FLEX_COUNTER_TABLE|PORT", "FLEX_COUNTER_TABLE|QUEUE|POLL_INTERVAL", "PORT", "PORT|Ethernet0",
+        "PORT|Ethernet0|mtu", "PORT|Ethernet4|mtu", "PORT|Ethernet4|fec", "PORT|Ethernet8|fec", "QUEUE|Ethernet0|3",
+        "LOOPBACK_INTERFACE|Loopback0|10.0.0.1/32", "LOOPBACK_INTERFACE|Loopback0|nat_zone",
+    )} == {
+        "NOTES|PORT|QUEUE": 2, "FLEX_COUNTER_TABLE|PORT": 4, "FLEX_COUNTER_TABLE|QUEUE|POLL_INTERVAL": 6, "PORT": 7,
+        "PORT|Ethernet0": 13, "PORT|Ethernet0|mtu": 10, "PORT|Ethernet4|mtu": 12, "PORT|Ethernet4|fec": 11,
+        "PORT|Ethernet8|fec": 7, "QUEUE|Ethernet0|3": 1, "LOOPBACK_INTERFACE|Loopback0|10.0.0.1/32": 16,
+        "LOOPBACK_INTERFACE|Loopback0|nat_zone": 15,
+    }  # fmt: skip
+    assert [(f.line, f.where) for f in file.faults] == [(13, "PORT|Ethernet0")]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_give_a_message_or_findings(raw: bytes) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fabtest.errors import FileProblem
+from fabtest.lint.position import Positions
 from fabtest.sonic.db import ConfigDb
 
 #: A chassis' file is a few megabytes; what is larger is something else.
@@ -34,30 +36,14 @@ class ConfigFile:
     config: ConfigDb
     faults: tuple[FormFault, ...]
 
+    @cached_property
+    def positions(self) -> Positions:
+        """Where things stand in the text."""
+        return Positions(self.text)
+
     def line_of(self, where: str) -> int:
         """The line where ``TABLE|key|field`` stands, as far as it is there; 1 if nothing of it is."""
-        table, _, rest = where.partition("|")
-        at = self.text.find(f'"{table}"')
-        if at < 0:
-            return 1
-        best = at
-        for key, field in _splits(rest):
-            found = self.text.find(f'"{key}"', at)
-            if found >= 0:
-                inner = self.text.find(f'"{field}"', found) if field else found
-                best = inner if inner >= 0 else found
-                break
-        return self.text.count("\n", 0, best) + 1
-
-
-def _splits(rest: str) -> list[tuple[str, str]]:
-    """A key may hold bars itself: the longest key first."""
-    if not rest:
-        return []
-    parts = rest.split("|")
-    found = [(rest, "")]
-    found += [("|".join(parts[:n]), "|".join(parts[n:])) for n in range(len(parts) - 1, 0, -1)]
-    return found
+        return self.positions.line(where)
 
 
 def read_config(path: Path) -> ConfigFile:
@@ -83,13 +69,12 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FileProblem(f"{path}:{line}: not UTF-8 text (byte {raw[error.start]:#04x})") from None
-    repeated: list[str] = []
+    repeated = False
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
         found = dict(items)
-        if len(found) != len(items):
-            seen: set[str] = set()
-            repeated.extend(k for k, _ in items if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        repeated = repeated or len(found) != len(items)
         return found
 
     try:
@@ -110,12 +95,13 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
             f'{path}:1:1: a flattened dump ("TABLE|key": ...), not config_db.json',
             hint="write it as objects of tables: {TABLE: {key: {field: value}}}",
         )
-    for key in repeated:
-        at = text.find(f'"{key}"', text.find(f'"{key}"') + 1)
-        faults.append(
-            FormFault(text.count("\n", 0, max(at, 0)) + 1, key, f"{key!r} is there twice: the last one counts")
-        )
-    config = _config(data, text, faults)
+    positions = Positions(text)
+    if repeated:
+        faults += [
+            FormFault(line, where, f"{where.rpartition('|')[2]!r} is there twice: the last one counts")
+            for where, line in positions.repeated
+        ]
+    config = _config(data, positions, faults)
     return ConfigFile(path, text, config, tuple(faults))
 
 
@@ -131,14 +117,11 @@ def _kind(value: object) -> str:
     return names.get(type(value), "an object")
 
 
-def _config(data: dict[str, Any], text: str, faults: list[FormFault]) -> ConfigDb:
+def _config(data: dict[str, Any], positions: Positions, faults: list[FormFault]) -> ConfigDb:
     config: ConfigDb = {}
 
     def fault(where: str, what: str, lost: bool = True) -> None:
-        head = where.partition("|")[0]
-        at = max(text.find(f'"{head}"'), 0)
-        inner = text.find(f'"{where.rpartition("|")[2]}"', at)
-        faults.append(FormFault(text.count("\n", 0, max(inner, at)) + 1, where, what, lost))
+        faults.append(FormFault(positions.line(where), where, what, lost))
 
     for table, rows in data.items():
         if not isinstance(rows, dict):
