@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from invoke.exceptions import Exit
 
 from fabtest.cli.common import err, fabtest_task
-from fabtest.errors import UsageError
+from fabtest.errors import FileProblem, UsageError
 
 if TYPE_CHECKING:
     from fabtest.lint.run import LintReport
@@ -51,7 +51,7 @@ def config_lint(
 ) -> None:
     """Find mistakes in SONiC configurations before production does: config-lint PATH...
 
-    Exit code 0: nothing found; 1: something found; 2: a file could not be read.
+    Exit code 0: nothing found; 1: something found; 2: no file could be read, or a corrected copy not be written.
     """
     from fabtest.lint.output import as_json, as_junit, as_sarif, every_rule, line
     from fabtest.lint.output import explain as explained
@@ -94,8 +94,9 @@ def config_lint(
         sys.stdout.write(as_junit(report))
     else:
         print(jsonlib.dumps(as_json(report) if format == "json" else as_sarif(report), indent=2))
-    if fix:
-        _fix(report, profile, models)
+    written = _fix(report, profile, models) if fix else True
+    if not written:
+        raise Exit(code=FileProblem.exit_code)
     if report.findings:
         raise Exit(code=1)
 
@@ -113,16 +114,26 @@ def _models(folder: str, release: str) -> YangModels | None:
     return None
 
 
-def _fix(report: LintReport, profile: str, models: YangModels | None) -> None:
-    """Corrected copies of what was reported, and what they still have."""
+def _fix(report: LintReport, profile: str, models: YangModels | None) -> bool:
+    """Corrected copies of what was reported, and what they still have; whether every one could be written."""
     from fabtest.lint.fix import fixed, left, write_fixed
-    from fabtest.lint.read import read_config
+    from fabtest.lint.read import Unreadable, read_config
 
+    every = True
     for name in report.files:
-        file = read_config(Path(name))
+        try:
+            file = read_config(Path(name))
+        except Unreadable:  # reported already
+            continue
         config = fixed(file, [f for f in report.findings if f.file == name])
         if config is None:
             continue
-        copy = write_fixed(file, config)
+        try:
+            copy = write_fixed(file, config)
+        except FileProblem as problem:
+            err.print(f"fabtest: {problem}")
+            every = False
+            continue
         rest = sorted({f.rule for f in left(file, config, profile, models)})
         err.print(f"{copy} written" + (f"; for you to decide: {', '.join(rest)}" if rest else ""))
+    return every

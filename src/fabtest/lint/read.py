@@ -16,6 +16,16 @@ from fabtest.sonic.db import ConfigDb
 LARGEST = 64 << 20
 
 
+class Unreadable(FileProblem):
+    """A file that is no configuration: what is wrong, and in which line (1 where a line means nothing)."""
+
+    def __init__(self, path: Path, what: str, *, line: int = 0, column: int = 0, hint: str | None = None) -> None:
+        self.line = line or 1
+        self.what = what
+        place = f":{line}:{column}" if column else f":{line}" if line else ""
+        super().__init__(f"{path}{place}: {what}", hint=hint)
+
+
 @dataclass(frozen=True, slots=True)
 class FormFault:
     """Something about the file itself: what, and in which line (1-based)."""
@@ -47,14 +57,14 @@ class ConfigFile:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Raises FileProblem, with line and column, where a file cannot be read as a configuration at all."""
+    """Raises Unreadable, with line and column, where a file cannot be read as a configuration at all."""
     try:
         size = path.stat().st_size
         if size > LARGEST:
-            raise FileProblem(f"{path} is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
+            raise Unreadable(path, f"is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
         raw = path.read_bytes()
     except OSError as error:
-        raise FileProblem(f"cannot read {path}: {error.strerror}") from None
+        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
     return parse_config(path, raw)
 
 
@@ -68,7 +78,7 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise FileProblem(f"{path}:{line}: not UTF-8 text (byte {raw[error.start]:#04x})") from None
+        raise Unreadable(path, f"not UTF-8 text (byte {raw[error.start]:#04x})", line=line) from None
     repeated = False
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,19 +90,20 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
     try:
         data = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
-        raise FileProblem(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        raise Unreadable(path, f"not JSON: {error.msg}", line=error.lineno, column=error.colno) from None
     except RecursionError:
-        raise FileProblem(f"{path}: nested too deep; CONFIG_DB has three levels") from None
+        raise Unreadable(path, "nested too deep; CONFIG_DB has three levels") from None
     except ValueError as error:  # a number of thousands of digits
-        raise FileProblem(f"{path}: not usable JSON: {str(error)[:120]}") from None
+        raise Unreadable(path, f"not usable JSON: {str(error)[:120]}") from None
     if not isinstance(data, dict):
-        raise FileProblem(
-            f"{path}:1:1: the top level is {_kind(data)}; CONFIG_DB is an object of tables",
-            hint="is it the right file?",
-        )
+        what = f"the top level is {_kind(data)}; CONFIG_DB is an object of tables"
+        raise Unreadable(path, what, line=1, column=1, hint="is it the right file?")
     if data and all("|" in key for key in data):
-        raise FileProblem(
-            f'{path}:1:1: a flattened dump ("TABLE|key": ...), not config_db.json',
+        raise Unreadable(
+            path,
+            'a flattened dump ("TABLE|key": ...), not config_db.json',
+            line=1,
+            column=1,
             hint="write it as objects of tables: {TABLE: {key: {field: value}}}",
         )
     positions = Positions(text)
