@@ -283,6 +283,16 @@ def test_ecn_marks_a_colour_only_if_it_is_enabled(leaf: Config) -> None:
         assert rules_of(config) == expected, ecn
 
 
+def test_a_finding_in_a_range_of_groups_stands_at_its_key(leaf: Config) -> None:
+    config = copy.deepcopy(leaf)
+    del config["BUFFER_PG"]["Ethernet0|3"]
+    config["BUFFER_PG"]["Ethernet0|3-4"] = {"profile": "ingress_lossy_profile"}
+    file = parse_config(Path("f.json"), json.dumps(config, indent=1).encode())
+    found = [f for f in lint_files([file])[0] if f.rule == "BUF004"]
+    assert {f.where for f in found} == {"BUFFER_PG|Ethernet0|3-4|profile"}
+    assert all("ingress_lossy_profile" in file.text.splitlines()[f.line - 1] for f in found)
+
+
 def test_a_key_of_port_qos_map_may_name_several_ports(leaf: Config) -> None:
     """As orchagent splits it; a finding stands where the key stands."""
     config = copy.deepcopy(leaf)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fabtest.errors import FabtestError, FileProblem, MachineError, UsageError
 from fabtest.lint.read import parse_config
@@ -253,6 +257,23 @@ def test_a_fault_is_named_where_it_is_and_once(name: str, models: YangModels) ->
     assert models.check(GOOD)[0] == []
 
 
+Text = st.text(max_size=6) | st.sampled_from(["Ethernet0", "AZURE", "GLOBAL", "a|b", "'", '"', "]", "1", "x' and 'y"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    table=st.sampled_from(sorted(GOOD)),
+    rows=st.dictionaries(Text, st.dictionaries(Text, Text | st.lists(Text, max_size=3), max_size=3), max_size=3),
+)
+def test_any_rows_give_faults_of_that_file(table: str, rows: Config, models: YangModels) -> None:
+    """Never an error of ours; every fault stands at something that is in the configuration."""
+    config = {**copy.deepcopy(GOOD), table: rows}
+    for hit in models.check(config)[0]:
+        assert hit.where.partition("|")[0] in config
+        assert hit.what
+    assert models.check(GOOD)[0] == []
+
+
 def test_what_the_reader_makes_of_the_models(folder: Path) -> None:
     found = read_models(folder)
     assert found.modules == ("sonic-common", "sonic-port", "sonic-tables")
@@ -427,6 +448,55 @@ def test_public_configurations_have_the_verdict_of_the_independent_judge(sonic: 
         assert bool(sonic.check(config)[0]) == bool(done.returncode), path.name
         compared += 1
     assert compared >= 5
+
+
+def mutated(config: Config, random_: random.Random) -> Config:
+    """One change of one row somewhere."""
+    changed = copy.deepcopy(config)
+    table = random_.choice([t for t, rows in changed.items() if rows])
+    key = random_.choice(list(changed[table]))
+    row = changed[table][key]
+    field = random_.choice(list(row)) if row else ""
+    match random_.randrange(5):
+        case 0:
+            del changed[table][key]
+        case 1:
+            changed[table][f"z!{key}"] = changed[table].pop(key)
+        case 2 if field:
+            row[field] = "bogus"
+        case 3 if field:
+            del row[field]
+        case _:
+            row["bogus"] = "1"
+    return changed
+
+
+def test_sonics_own_sample_of_every_table_is_clean_and_faults_in_it_are_judged_alike(
+    sonic: YangModels, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the reference stays as it is
+    folder = sonic.models.folder
+    sample = json.loads((folder.parent / "samples" / f"sample_config_db_{folder.name}.json").read_text())
+    tables = sample["SAMPLE_CONFIG_DB_JSON"]
+    config = parse_config(Path("f.json"), json.dumps(tables).encode()).config
+    assert len(config) > 190
+    assert sonic.check(config) == ([], [])
+
+    spec = importlib.util.spec_from_file_location("judge", shared / "tools" / "configdb_yang_oracle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    judge = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(judge)
+    index = json.loads((folder.parent / f"index_{folder.name}.json").read_text())
+    random_ = random.Random(folder.name)
+    verdicts = []
+    for _ in range(25):
+        changed = mutated(config, random_)
+        data, _, faults = judge.xlate(copy.deepcopy(changed), index)
+        faults += judge.v_oopt(str(folder), data, index)
+        assert bool(sonic.check(changed)[0]) == bool(faults), faults
+        verdicts.append(bool(faults))
+    assert len(set(verdicts)) == 2
 
 
 def test_rendered_switches_are_valid(sonic: YangModels, tmp_path: Path) -> None:
