@@ -147,6 +147,7 @@ def lossless_profile(config: Config) -> Config:
 #: Every rule of a switch: a change of a clean configuration, and the rules that must (and no others may) find it.
 MUTATIONS: dict[str, tuple[Callable[[Config], None], set[str]]] = {
     "QOS001": (no_enable, {"QOS001"}),
+    "QOS067": (edit("WRED_PROFILE", "wred_yellow_enable", "false"), {"QOS067"}),
     "QOS002": (drop("WRED_PROFILE", "ecn"), {"QOS002"}),
     "QOS010": (lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"26": "0"}), {"QOS010", "QOS051"}),
     "QOS051": (lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"26": "0", "34": "3"}), {"QOS051"}),
@@ -243,6 +244,7 @@ BETWEEN: dict[str, Callable[[Config], None]] = {
     "FAB103": lambda c: first(c, "DSCP_TO_TC_MAP")[1].update({"10": "1"}),
     "FAB104": lambda c: c["DEVICE_METADATA"]["localhost"].update(bgp_asn="65099"),
     "FAB105": lambda c: c["DEVICE_NEIGHBOR"]["Ethernet0"].update(name="leaf2"),
+    "FAB106": lambda c: c["DEVICE_METADATA"]["localhost"].update(hostname="leaf1"),
     "FAB022": lambda c: c["DEVICE_METADATA"]["localhost"].update(type="ToRRouter"),
 }
 
@@ -263,6 +265,148 @@ def test_a_missing_bgp_neighbour_is_found() -> None:
     leaf = configs[0]
     del leaf["BGP_NEIGHBOR"][next(iter(leaf["BGP_NEIGHBOR"]))]
     assert rules_of(*configs) == ["FAB104"]
+
+
+def test_ecn_marks_a_colour_only_if_it_is_enabled(leaf: Config) -> None:
+    for ecn, enabled, expected in (
+        ("ecn_all", "green yellow red", []),
+        ("ecn_green", "green", []),
+        ("ecn_green", "yellow red", ["QOS001"]),
+        ("ecn_yellow_red", "green", ["QOS001"]),
+        ("ecn_green_yellow", "green red", ["QOS067"]),
+        ("ecn_none", "green", ["QOS002"]),
+    ):
+        config = copy.deepcopy(leaf)
+        row = first(config, "WRED_PROFILE")[1]
+        row["ecn"] = ecn
+        row |= {f"wred_{c}_enable": str(c in enabled.split()).lower() for c in ("green", "yellow", "red")}
+        assert rules_of(config) == expected, ecn
+
+
+def test_a_finding_in_a_range_of_groups_stands_at_its_key(leaf: Config) -> None:
+    config = copy.deepcopy(leaf)
+    del config["BUFFER_PG"]["Ethernet0|3"]
+    config["BUFFER_PG"]["Ethernet0|3-4"] = {"profile": "ingress_lossy_profile"}
+    file = parse_config(Path("f.json"), json.dumps(config, indent=1).encode())
+    found = [f for f in lint_files([file])[0] if f.rule == "BUF004"]
+    assert {f.where for f in found} == {"BUFFER_PG|Ethernet0|3-4|profile"}
+    assert all("ingress_lossy_profile" in file.text.splitlines()[f.line - 1] for f in found)
+
+
+def test_a_key_of_port_qos_map_may_name_several_ports(leaf: Config) -> None:
+    """As orchagent splits it; a finding stands where the key stands."""
+    config = copy.deepcopy(leaf)
+    rows = config["PORT_QOS_MAP"]
+    ports = [p for p in rows if p != "global"]
+    row = rows[ports[0]]
+    for port in ports:
+        assert rows.pop(port) == row
+    key = ",".join(ports)
+    rows[key] = row
+    assert rules_of(config) == []
+    del row["tc_to_pg_map"]
+    file = parse_config(Path("f.json"), json.dumps(config, indent=1).encode())
+    found = set(lint_files([file])[0])
+    assert {(f.rule, f.where) for f in found} == {("QOS064", f"PORT_QOS_MAP|{key}|tc_to_pg_map")}
+    assert all(key in file.text.splitlines()[f.line - 1] for f in found)
+    row["tc_to_pg_map"] = (
+        "AZURE" if "AZURE" in config["TC_TO_PRIORITY_GROUP_MAP"] else first(config, "TC_TO_PRIORITY_GROUP_MAP")[0]
+    )
+    row["pfcwd_sw_enable"] = "4"
+    assert "QOS014" in rules_of(config)
+    FIXES["QOS014"](config)
+    assert rules_of(config) == []
+    config["PORT"][ports[0]]["pfc_enable"] = "4"
+    FIXES["QOS012"](config)
+    assert rules_of(config) == []
+
+
+# ------------------------------------------------------------------------------------------ folders, and their files
+
+
+def test_one_file_that_cannot_be_read_hides_nothing(tmp_path: Path, leaf: Config) -> None:
+    broken = copy.deepcopy(leaf)
+    no_enable(broken)
+    for name, text in (("leaf1", json.dumps(broken)), ("leaf2", '{\n"PORT": {,'), ("leaf3", '["a"]')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config_db.json").write_text(text)
+    report = lint_paths([tmp_path])
+    assert {(f.rule, f.switch, f.line) for f in report.findings} == {
+        ("QOS001", "leaf1", report.findings[0].line), (FORM, "leaf2", 2), (FORM, "leaf3", 1),
+    }  # fmt: skip
+    assert [f.severity for f in report.findings] == [Severity.ERROR] * 3
+    assert "not JSON" in next(f.what for f in report.findings if f.switch == "leaf2")
+    assert len(report.files) == 3
+    assert run(str(tmp_path))[0] == 1
+    assert 'tests="3"' in run(str(tmp_path), "--format", "junit")[1]
+    # Of several paths, too; and if none at all can be read, nothing was checked.
+    report = lint_paths([tmp_path / "leaf1", tmp_path / "nowhere"])
+    assert [f.rule for f in report.findings] == ["QOS001", FORM]
+    with pytest.raises(FileProblem, match="not JSON"):
+        lint_paths([tmp_path / "leaf2", tmp_path / "nowhere"])
+    assert run(str(tmp_path / "leaf2"))[0] == 2
+
+
+def test_a_fix_that_is_there_does_not_stop_the_others(tmp_path: Path, leaf: Config) -> None:
+    broken = copy.deepcopy(leaf)
+    no_enable(broken)
+    for name in ("a", "b", "c"):
+        broken["DEVICE_METADATA"]["localhost"]["hostname"] = name
+        (tmp_path / f"{name}.json").write_text(json.dumps(broken))
+    (tmp_path / "b.fixed.json").write_text("mine")
+    (tmp_path / "d.json").write_text("{")
+    code, _, err = run(str(tmp_path), "--fix")
+    assert code == 2
+    assert "b.fixed.json is there already" in err
+    assert (tmp_path / "b.fixed.json").read_text() == "mine"
+    for name in ("a", "c"):
+        assert f"{name}.fixed.json written" in err
+        assert (tmp_path / f"{name}.fixed.json").is_file()
+
+
+def several_asics(folder: Path) -> dict[str, Config]:
+    """leaf1 as a switch of two ASICs: ports and neighbours of each are its own, the host has neither."""
+    fabric = load_fabric(shipped_topologies()["rail-4x4"])
+    write_tree(iter_files(fabric), folder)
+    path = folder / "leaf1" / "config_db.json"
+    whole: Config = json.loads(path.read_text())
+    ports = list(whole["PORT"])
+    parts: dict[str, Config] = {"config_db.json": {"DEVICE_METADATA": whole["DEVICE_METADATA"]}}
+    for asic in (0, 1):
+        mine = set(ports[asic::2])
+        part = copy.deepcopy(whole)
+        for table in part:
+            for key in list(part[table]):
+                if key.startswith("Ethernet") and key.partition("|")[0] not in mine:
+                    del part[table][key]
+        if asic:
+            del part["LOOPBACK_INTERFACE"]
+        parts[f"config_db{asic}.json"] = part
+    for name, part in parts.items():
+        (path.parent / name).write_text(json.dumps(part, indent=1))
+    return parts
+
+
+def test_every_asic_of_a_switch_is_linted(tmp_path: Path) -> None:
+    parts = several_asics(tmp_path)
+    leaf = tmp_path / "leaf1"
+    report = lint_paths([tmp_path])
+    assert report.findings == ()
+    assert {Path(f).name for f in report.files if "leaf1" in f} == set(parts)
+    no_enable(parts["config_db1.json"])
+    first(parts["config_db0.json"], "DEVICE_NEIGHBOR")[1]["name"] = "leaf2"
+    for name, part in parts.items():
+        (leaf / name).write_text(json.dumps(part, indent=1))
+    found = {(f.rule, f.switch, Path(f.file).name) for f in lint_paths([tmp_path]).findings}
+    assert ("QOS001", "leaf1-asic1", "config_db1.json") in found
+    assert {rule for rule, _, _ in found} == {"QOS001", "FAB105", "FAB022"}
+    assert {f.switch for f in lint_paths([leaf]).findings} == {"leaf1-asic1"}
+    # A file that is named alone is linted alone, and what is beside it is said.
+    report = lint_paths([leaf / "config_db.json"])
+    assert any("config_db0.json, config_db1.json beside it not checked" in note for note in report.unchecked)
+    assert {f.switch for f in lint_paths([leaf / "config_db1.json"]).findings} == {"leaf1-asic1"}
+    (leaf / "config_db.json").unlink()
+    assert len(lint_paths([leaf]).files) == 2
 
 
 # --------------------------------------------------------------------------------- files no one here wrote
@@ -362,6 +506,39 @@ def test_faults_of_form_have_their_line(raw: bytes, line: int, words: str) -> No
     assert len(faults) == 1
     assert faults[0].line == line
     assert words in faults[0].what
+
+
+def test_lines_are_of_the_object_itself() -> None:
+    """Not of another one of the same name before it, nor of a value that reads alike."""
+    raw = b"""{
+    "NOTES": {"PORT": {"QUEUE": "PORT", "mtu": "\\"PORT\\": {"}},
+    "FLEX_COUNTER_TABLE": {
+        "PORT": {"POLL_INTERVAL": "1"},
+        "QUEUE": {
+            "POLL_INTERVAL": "1"}},
+    "PORT" : {
+        "Ethernet0": {"lanes": "1",
+                      "alias": "mtu",
+                      "mtu": ["9100", "mtu"]},
+        "Ether\\u006eet4": {
+            "m\\u0074u": "1"},
+        "Ethernet0": {"lanes": "1"}},
+    "LOOPBACK_INTERFACE": {
+        "Loopback0": {},
+        "Loopback0|10.0.0.1/32": {}}
+}"""
+    file = parse_config(Path("f.json"), raw)
+    assert {where: file.line_of(where) for where in (
+        "NOTES|PORT|QUEUE", "FLEX_COUNTER_TABLE|PORT", "FLEX_COUNTER_TABLE|QUEUE|POLL_INTERVAL", "PORT", "PORT|Ethernet0",
+        "PORT|Ethernet0|mtu", "PORT|Ethernet4|mtu", "PORT|Ethernet4|fec", "PORT|Ethernet8|fec", "QUEUE|Ethernet0|3",
+        "LOOPBACK_INTERFACE|Loopback0|10.0.0.1/32", "LOOPBACK_INTERFACE|Loopback0|nat_zone",
+    )} == {
+        "NOTES|PORT|QUEUE": 2, "FLEX_COUNTER_TABLE|PORT": 4, "FLEX_COUNTER_TABLE|QUEUE|POLL_INTERVAL": 6, "PORT": 7,
+        "PORT|Ethernet0": 13, "PORT|Ethernet0|mtu": 10, "PORT|Ethernet4|mtu": 12, "PORT|Ethernet4|fec": 11,
+        "PORT|Ethernet8|fec": 7, "QUEUE|Ethernet0|3": 1, "LOOPBACK_INTERFACE|Loopback0|10.0.0.1/32": 16,
+        "LOOPBACK_INTERFACE|Loopback0|nat_zone": 15,
+    }  # fmt: skip
+    assert [(f.line, f.where) for f in file.faults] == [(13, "PORT|Ethernet0")]
 
 
 @settings(max_examples=300, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -10,6 +11,8 @@ from fabtest.lint.rule import Hit, Severity
 from fabtest.lint.switch import SwitchConfig, number, text
 
 Fabric = Mapping[str, SwitchConfig]
+#: The rule of two files with one hostname; found where files become switches.
+SAME_NAME = "FAB106"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ FABRIC_RULES = {
                    "The session stays down.", "Make neighbours and AS numbers mutual.", "RFC 4271"),
         FabricRule("FAB105", Severity.ERROR, "DEVICE_NEIGHBOR of two switches contradict each other",
                    "Cables are not where the files say.", "Correct the file, or the cable.", "DEVICE_NEIGHBOR"),
+        FabricRule(SAME_NAME, Severity.ERROR, "Two files have the same hostname",
+                   "Neighbours name a switch by it: only one of the two is compared with its neighbours, and logs and "
+                   "telemetry take them for one.",
+                   "Give every switch a hostname of its own; ASICs of one switch are config_db0.json, config_db1.json.",
+                   "DEVICE_METADATA"),
         FabricRule("FAB022", Severity.WARNING, "Neighbouring tiers have the same DEVICE_METADATA type",
                    "The type picks ecmp_hash_seed and offset: with the same on both tiers, what one tier has chosen the next "
                    "chooses again, and paths stay idle (polarisation).",
@@ -48,16 +56,32 @@ FABRIC_RULES = {
 }  # fmt: skip
 
 
+def host_of(name: str) -> str:
+    """The switch an ASIC belongs to (``<host>-asic0``); of another switch itself."""
+    return re.sub(r"-asic[0-9]+$", "", name)
+
+
 def cables(fabric: Fabric) -> Iterator[tuple[str, str, str, str]]:
     """(switch, port, neighbour, its port) of DEVICE_NEIGHBOR, both switches in the fabric; each cable once."""
+    asics: dict[str, list[str]] = {}
+    for name in fabric:
+        asics.setdefault(host_of(name), []).append(name)
     seen = set()
     for name, s in fabric.items():
         for port, row in s.table("DEVICE_NEIGHBOR").items():
             far, far_port = text(row.get("name")), text(row.get("port"))
+            # A neighbour is named by its host; the port is of one of its ASICs.
+            owners = (n for n in asics.get(far, ()) if n != far and _has_port(fabric[n], far_port))
+            far = next(owners, far)
             key = frozenset(((name, port), (far, far_port)))
             if far in fabric and key not in seen:
                 seen.add(key)
                 yield name, port, far, far_port
+
+
+def _has_port(s: SwitchConfig, port: str) -> bool:
+    ports = s.table("PORT")
+    return port in ports or any(text(row.get("alias")) == port for row in ports.values())
 
 
 def fabric_hits(fabric: Fabric) -> Iterator[tuple[str, str, Hit]]:
@@ -79,7 +103,7 @@ def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[
     b_port = alias.get(b_port, b_port) if b_port not in far.table("PORT") else b_port
     back = far.table("DEVICE_NEIGHBOR").get(b_port)
     mine_too = (a_port, text(near.table("PORT").get(a_port, {}).get("alias")))
-    if back is not None and (text(back.get("name")) != a or text(back.get("port")) not in mine_too):
+    if back is not None and (text(back.get("name")) not in (a, host_of(a)) or text(back.get("port")) not in mine_too):
         said = f"{text(back.get('name'))}:{text(back.get('port'))}"
         yield "FAB105", a, Hit(f"DEVICE_NEIGHBOR|{a_port}", f"says {b}:{b_port}, which says {said}")
         return
@@ -98,7 +122,7 @@ def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[
                 "FAB102",
                 a,
                 Hit(
-                    f"PORT_QOS_MAP|{a_port}|pfc_enable",
+                    near.binding(a_port, "pfc_enable"),
                     f"is {','.join(sorted(one)) or 'not set'}, {b}:{b_port} has {','.join(sorted(other)) or 'none'}",
                 ),
             )
@@ -111,7 +135,7 @@ def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[
                     "FAB103",
                     a,
                     Hit(
-                        f"PORT_QOS_MAP|{a_port}|{field}",
+                        near.binding(a_port, field),
                         f"{table}: {k} goes to {x_map.get(k)}, on {b}:{b_port} to {y_map.get(k)}"
                         + (f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""),
                     ),

@@ -6,14 +6,18 @@ import copy
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fabtest.errors import FileProblem
 from fabtest.lint.read import ConfigFile
 from fabtest.lint.rules_port import BLANK_TABLES
-from fabtest.lint.rules_qos import COLOURS
+from fabtest.lint.rules_qos import ecn_colours
 from fabtest.lint.run import Finding, lint_files
 from fabtest.lint.switch import SwitchConfig, listed, number, text
 from fabtest.sonic.db import ConfigDb
+
+if TYPE_CHECKING:
+    from fabtest.lint.yang import YangModels
 
 REFERENCES = (
     "QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "BUFFER_PROFILE", "PORT_QOS_MAP", "BUFFER_PORT_INGRESS_PROFILE_LIST",
@@ -23,10 +27,7 @@ REFERENCES = (
 
 def _wred(config: ConfigDb) -> None:
     for row in config.get("WRED_PROFILE", {}).values():
-        if text(row.get("ecn")) not in ("", "ecn_none") and not any(
-            text(row.get(f"wred_{c}_enable")) == "true" for c in COLOURS
-        ):
-            row |= {f"wred_{c}_enable": "true" for c in COLOURS if f"{c}_max_threshold" in row}
+        row |= {f"wred_{c}_enable": "true" for c in ecn_colours(row) if f"{c}_max_threshold" in row}
 
 
 def _ecn(config: ConfigDb) -> None:
@@ -39,16 +40,19 @@ def _ecn(config: ConfigDb) -> None:
 
 
 def _pfc_of_port(config: ConfigDb) -> None:
+    bound = SwitchConfig("", config).bindings
     for port, row in config.get("PORT", {}).items():
-        if "pfc_enable" in row and port in config.get("PORT_QOS_MAP", {}):
-            config["PORT_QOS_MAP"][port].setdefault("pfc_enable", row.pop("pfc_enable"))
-            row.pop("pfc_enable", None)
+        own = config.get("PORT_QOS_MAP", {}).get(port)
+        # A row that several ports share is not changed for one of them.
+        if "pfc_enable" in row and (own is not None or "pfc_enable" in bound.get(port, {})):
+            value = row.pop("pfc_enable")
+            if own is not None:
+                own.setdefault("pfc_enable", value)
 
 
 def _watchdog_priorities(config: ConfigDb) -> None:
-    for port in config.get("PFC_WD", {}):
-        row = config.get("PORT_QOS_MAP", {}).get(port)
-        if row is not None and "pfc_enable" in row:
+    for key, row in config.get("PORT_QOS_MAP", {}).items():
+        if "pfc_enable" in row and any(port in config.get("PFC_WD", {}) for port in key.split(",")):
             row["pfcwd_sw_enable"] = row["pfc_enable"]
 
 
@@ -98,7 +102,7 @@ def _admin(config: ConfigDb) -> None:
 
 #: Rule -> what mends it everywhere in a configuration. ``FORM``: written again as text, it is mended already.
 FIXES: dict[str, Callable[[ConfigDb], None]] = {
-    "QOS001": _wred, "QOS002": _ecn, "QOS012": _pfc_of_port, "QOS014": _watchdog_priorities,
+    "QOS001": _wred, "QOS067": _wred, "QOS002": _ecn, "QOS012": _pfc_of_port, "QOS014": _watchdog_priorities,
     "QOS016": _watchdog_times, "QOS017": _brackets, "BUF029": _lists, "GEN030": _blanks,
     "ECMP023": _hash, "PORT008": _admin, "FORM": lambda config: None,
 }  # fmt: skip
@@ -130,6 +134,6 @@ def write_fixed(file: ConfigFile, config: ConfigDb) -> Path:
     return path
 
 
-def left(file: ConfigFile, config: ConfigDb, profile: str) -> list[Finding]:
+def left(file: ConfigFile, config: ConfigDb, profile: str, yang: YangModels | None = None) -> list[Finding]:
     """What a corrected copy of one file still has."""
-    return lint_files([ConfigFile(file.path, json.dumps(config), config, ())], profile)[0]
+    return lint_files([ConfigFile(file.path, json.dumps(config), config, ())], profile, yang)[0]

@@ -10,14 +10,14 @@ from urllib.parse import quote
 from fabtest import __version__
 from fabtest.lint.fabric import FABRIC_RULES, FabricRule
 from fabtest.lint.rule import RULES, Rule, Severity
-from fabtest.lint.run import FORM, NOT_IN_A_FILE, Finding, LintReport
+from fabtest.lint.run import FILE_RULES, NOT_IN_A_FILE, Finding, LintReport
 
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def every_rule() -> dict[str, Rule | FabricRule]:
-    """Rules of a switch and of a fabric, by id."""
-    found: dict[str, Rule | FabricRule] = {**RULES, **FABRIC_RULES}
+    """Rules of a file, a switch and a fabric, by id."""
+    found: dict[str, Rule | FabricRule] = {**FILE_RULES, **RULES, **FABRIC_RULES}
     return dict(sorted(found.items()))
 
 
@@ -25,6 +25,7 @@ def as_json(report: LintReport) -> dict[str, Any]:
     """For ``--format json``; keys are part of the interface."""
     return {
         "fabtest": __version__,
+        "schema": report.schema,
         "files": list(report.files),
         "counts": {level.name.lower(): sum(f.severity is level for f in report.findings) for level in Severity},
         "findings": [
@@ -111,7 +112,6 @@ def documentation() -> str:
         for r in every_rule().values()
     ]
     head = ["| rule | severity | what | why | instead | source |", "|---|---|---|---|---|---|"]
-    form = f"| `{FORM}` | error | The file is not what SONiC reads | text where a table belongs, a key twice, numbers without quotes, a byte order mark | | |"
     rest = ["", "What a file cannot show, and so no rule looks for:", ""]
     rest += [f"* {what}: {why}." for what, why in NOT_IN_A_FILE.items()]
-    return "\n".join([*head, form, *rows, *rest]) + "\n"
+    return "\n".join([*head, *rows, *rest]) + "\n"

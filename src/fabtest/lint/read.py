@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fabtest.errors import FileProblem
+from fabtest.lint.position import Positions
 from fabtest.sonic.db import ConfigDb
 
 #: A chassis' file is a few megabytes; what is larger is something else.
 LARGEST = 64 << 20
+
+
+class Unreadable(FileProblem):
+    """A file that is no configuration: what is wrong, and in which line (1 where a line means nothing)."""
+
+    def __init__(self, path: Path, what: str, *, line: int = 0, column: int = 0, hint: str | None = None) -> None:
+        self.line = line or 1
+        self.what = what
+        place = f":{line}:{column}" if column else f":{line}" if line else ""
+        super().__init__(f"{path}{place}: {what}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +46,25 @@ class ConfigFile:
     config: ConfigDb
     faults: tuple[FormFault, ...]
 
+    @cached_property
+    def positions(self) -> Positions:
+        """Where things stand in the text."""
+        return Positions(self.text)
+
     def line_of(self, where: str) -> int:
         """The line where ``TABLE|key|field`` stands, as far as it is there; 1 if nothing of it is."""
-        table, _, rest = where.partition("|")
-        at = self.text.find(f'"{table}"')
-        if at < 0:
-            return 1
-        best = at
-        for key, field in _splits(rest):
-            found = self.text.find(f'"{key}"', at)
-            if found >= 0:
-                inner = self.text.find(f'"{field}"', found) if field else found
-                best = inner if inner >= 0 else found
-                break
-        return self.text.count("\n", 0, best) + 1
-
-
-def _splits(rest: str) -> list[tuple[str, str]]:
-    """A key may hold bars itself: the longest key first."""
-    if not rest:
-        return []
-    parts = rest.split("|")
-    found = [(rest, "")]
-    found += [("|".join(parts[:n]), "|".join(parts[n:])) for n in range(len(parts) - 1, 0, -1)]
-    return found
+        return self.positions.line(where)
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Raises FileProblem, with line and column, where a file cannot be read as a configuration at all."""
+    """Raises Unreadable, with line and column, where a file cannot be read as a configuration at all."""
     try:
         size = path.stat().st_size
         if size > LARGEST:
-            raise FileProblem(f"{path} is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
+            raise Unreadable(path, f"is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
         raw = path.read_bytes()
     except OSError as error:
-        raise FileProblem(f"cannot read {path}: {error.strerror}") from None
+        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
     return parse_config(path, raw)
 
 
@@ -82,40 +78,41 @@ def parse_config(path: Path, raw: bytes) -> ConfigFile:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise FileProblem(f"{path}:{line}: not UTF-8 text (byte {raw[error.start]:#04x})") from None
-    repeated: list[str] = []
+        raise Unreadable(path, f"not UTF-8 text (byte {raw[error.start]:#04x})", line=line) from None
+    repeated = False
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
         found = dict(items)
-        if len(found) != len(items):
-            seen: set[str] = set()
-            repeated.extend(k for k, _ in items if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        repeated = repeated or len(found) != len(items)
         return found
 
     try:
         data = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
-        raise FileProblem(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        raise Unreadable(path, f"not JSON: {error.msg}", line=error.lineno, column=error.colno) from None
     except RecursionError:
-        raise FileProblem(f"{path}: nested too deep; CONFIG_DB has three levels") from None
+        raise Unreadable(path, "nested too deep; CONFIG_DB has three levels") from None
     except ValueError as error:  # a number of thousands of digits
-        raise FileProblem(f"{path}: not usable JSON: {str(error)[:120]}") from None
+        raise Unreadable(path, f"not usable JSON: {str(error)[:120]}") from None
     if not isinstance(data, dict):
-        raise FileProblem(
-            f"{path}:1:1: the top level is {_kind(data)}; CONFIG_DB is an object of tables",
-            hint="is it the right file?",
-        )
+        what = f"the top level is {_kind(data)}; CONFIG_DB is an object of tables"
+        raise Unreadable(path, what, line=1, column=1, hint="is it the right file?")
     if data and all("|" in key for key in data):
-        raise FileProblem(
-            f'{path}:1:1: a flattened dump ("TABLE|key": ...), not config_db.json',
+        raise Unreadable(
+            path,
+            'a flattened dump ("TABLE|key": ...), not config_db.json',
+            line=1,
+            column=1,
             hint="write it as objects of tables: {TABLE: {key: {field: value}}}",
         )
-    for key in repeated:
-        at = text.find(f'"{key}"', text.find(f'"{key}"') + 1)
-        faults.append(
-            FormFault(text.count("\n", 0, max(at, 0)) + 1, key, f"{key!r} is there twice: the last one counts")
-        )
-    config = _config(data, text, faults)
+    positions = Positions(text)
+    if repeated:
+        faults += [
+            FormFault(line, where, f"{where.rpartition('|')[2]!r} is there twice: the last one counts")
+            for where, line in positions.repeated
+        ]
+    config = _config(data, positions, faults)
     return ConfigFile(path, text, config, tuple(faults))
 
 
@@ -131,14 +128,11 @@ def _kind(value: object) -> str:
     return names.get(type(value), "an object")
 
 
-def _config(data: dict[str, Any], text: str, faults: list[FormFault]) -> ConfigDb:
+def _config(data: dict[str, Any], positions: Positions, faults: list[FormFault]) -> ConfigDb:
     config: ConfigDb = {}
 
     def fault(where: str, what: str, lost: bool = True) -> None:
-        head = where.partition("|")[0]
-        at = max(text.find(f'"{head}"'), 0)
-        inner = text.find(f'"{where.rpartition("|")[2]}"', at)
-        faults.append(FormFault(text.count("\n", 0, max(inner, at)) + 1, where, what, lost))
+        faults.append(FormFault(positions.line(where), where, what, lost))
 
     for table, rows in data.items():
         if not isinstance(rows, dict):

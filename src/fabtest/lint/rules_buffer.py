@@ -32,7 +32,9 @@ def lossless_group_lossy_profile(s: SwitchConfig) -> Iterator[Hit]:
         for group, row in s.groups(port).items():
             profile = s.profile(row)
             if str(group) in priorities and profile is not None and "xoff" not in profile and not s.dynamic_buffers:
-                yield Hit(f"BUFFER_PG|{port}|{group}|profile", f"{text(row.get('profile'))} has no xoff")
+                # The key may be of several ports and a range of groups.
+                key = next(k for k, r in s.table("BUFFER_PG").items() if r is row)
+                yield Hit(f"BUFFER_PG|{key}|profile", f"{text(row.get('profile'))} has no xoff")
 
 
 @rule(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fabtest.lint.rule import Hit, Severity, rule
 from fabtest.lint.switch import SwitchConfig, listed, number, text
+from fabtest.sonic.db import Row
 
 COLOURS = ("green", "yellow", "red")
 ROCE_DSCPS, CNP_DSCP = ("26", "24"), "48"
@@ -23,6 +24,17 @@ MAPS = {
 }  # fmt: skip
 
 
+def ecn_colours(row: Row) -> set[str]:
+    """Colours a WRED profile's ``ecn`` is to mark; one that is no word of the field marks none."""
+    words = text(row.get("ecn")).removeprefix("ecn_").split("_")
+    return set(COLOURS) if words == ["all"] else set(words) & set(COLOURS)
+
+
+def enabled_colours(row: Row) -> set[str]:
+    """Colours a WRED profile is enabled for."""
+    return {c for c in COLOURS if text(row.get(f"wred_{c}_enable")) == "true"}
+
+
 def _bound_profiles(s: SwitchConfig) -> set[str]:
     return {text(row.get("wred_profile")) for row in s.table("QUEUE").values() if "wred_profile" in row}
 
@@ -36,12 +48,34 @@ def _bound_profiles(s: SwitchConfig) -> set[str]:
     source="sonic-buildimage issue 4545; sonic-wred-profile.yang (default false)",
 )
 def wred_not_enabled(s: SwitchConfig) -> Iterator[Hit]:
-    """A WRED profile with ECN is not enabled for any colour."""
+    """A WRED profile with ECN is not enabled for any colour it marks."""
     for name, row in s.table("WRED_PROFILE").items():
-        if text(row.get("ecn")) not in ("", "ecn_none") and not any(
-            text(row.get(f"wred_{c}_enable")) == "true" for c in COLOURS
-        ):
-            yield Hit(f"WRED_PROFILE|{name}", f"ecn is {text(row.get('ecn'))}, but no wred_<colour>_enable is true")
+        marked, enabled = ecn_colours(row), enabled_colours(row)
+        if marked and not marked & enabled:
+            seen = f"wred_<colour>_enable is true for {' and '.join(sorted(enabled))} only" if enabled else ""
+            yield Hit(
+                f"WRED_PROFILE|{name}",
+                f"ecn is {text(row.get('ecn'))}, but {seen or 'no wred_<colour>_enable is true'}",
+            )
+
+
+@rule(
+    "QOS067",
+    Severity.WARNING,
+    roce=True,
+    why="orchagent enables WRED colour by colour: packets of that colour are not marked, whatever ecn says.",
+    remedy='Add "wred_<colour>_enable": "true" for every colour of ecn, or take the colour out of ecn.',
+    source="sonic-wred-profile.yang (default false); qosorch.cpp",
+)
+def wred_colour_not_enabled(s: SwitchConfig) -> Iterator[Hit]:
+    """ECN marks a colour whose wred_<colour>_enable is not true."""
+    for name, row in s.table("WRED_PROFILE").items():
+        marked, enabled = ecn_colours(row), enabled_colours(row)
+        for colour in COLOURS:
+            if marked & enabled and colour in marked - enabled:
+                yield Hit(
+                    f"WRED_PROFILE|{name}|wred_{colour}_enable", f"is not true, and ecn is {text(row.get('ecn'))}"
+                )
 
 
 @rule(
@@ -79,18 +113,18 @@ def nothing_lossless(s: SwitchConfig) -> Iterator[Hit]:
     """No DSCP leads to a priority that has PFC."""
     for port, priorities in s.lossless.items():
         dscp = s.map_of(port, "dscp_to_tc_map", "DSCP_TO_TC_MAP")
-        row = s.table("PORT_QOS_MAP")[port]
-        everywhere = s.table("PORT_QOS_MAP").get("global", {})
+        row = s.bindings[port]
+        everywhere = s.bindings.get("global", {})
         if s.has("PORT") and not any(f in r for r in (row, everywhere) for f in ("dscp_to_tc_map", "dot1p_to_tc_map")):
             yield Hit(
-                f"PORT_QOS_MAP|{port}|dscp_to_tc_map",
+                s.binding(port, "dscp_to_tc_map"),
                 f"PFC on {','.join(sorted(priorities))}, and no map classifies anything",
             )
         if dscp and not priorities & set(dscp.values()):
             for priority in sorted(priorities):
-                name = text(s.table("PORT_QOS_MAP")[port].get("dscp_to_tc_map"))
+                name = text(s.bindings[port].get("dscp_to_tc_map"))
                 yield Hit(
-                    f"PORT_QOS_MAP|{port}|pfc_enable",
+                    s.binding(port, "pfc_enable"),
                     f"PFC on {priority}, but DSCP_TO_TC_MAP|{name} maps nothing to it",
                 )
 
@@ -109,7 +143,7 @@ def idle_lossless_class(s: SwitchConfig) -> Iterator[Hit]:
         used = set(s.map_of(port, "dscp_to_tc_map", "DSCP_TO_TC_MAP").values())
         if used & priorities:
             for priority in sorted(priorities - used):
-                yield Hit(f"PORT_QOS_MAP|{port}|pfc_enable", f"PFC on {priority}, and no DSCP is mapped to it")
+                yield Hit(s.binding(port, "pfc_enable"), f"PFC on {priority}, and no DSCP is mapped to it")
 
 
 @rule(
@@ -124,8 +158,8 @@ def no_group_map(s: SwitchConfig) -> Iterator[Hit]:
     """A port with PFC has no tc_to_pg_map."""
     if s.has("PORT"):
         for port in s.lossless:
-            if "tc_to_pg_map" not in s.table("PORT_QOS_MAP")[port]:
-                yield Hit(f"PORT_QOS_MAP|{port}|tc_to_pg_map", "is not set")
+            if "tc_to_pg_map" not in s.bindings[port]:
+                yield Hit(s.binding(port, "tc_to_pg_map"), "is not set")
 
 
 @rule(
@@ -173,7 +207,7 @@ def customary_dscp_lossy(s: SwitchConfig) -> Iterator[Hit]:
     """Both customary RoCE DSCPs go to lossy classes."""
     told = set()
     for port, priorities in s.lossless.items():
-        name = text(s.table("PORT_QOS_MAP")[port].get("dscp_to_tc_map"))
+        name = text(s.bindings[port].get("dscp_to_tc_map"))
         dscp = s.map_of(port, "dscp_to_tc_map", "DSCP_TO_TC_MAP")
         if name in told or not dscp or any(dscp.get(d) in priorities for d in ROCE_DSCPS):
             continue
@@ -215,10 +249,8 @@ def port_without_maps(s: SwitchConfig) -> Iterator[Hit]:
         return
     wired = s.fabric_ports or [p for p, r in s.table("PORT").items() if text(r.get("admin_status")) == "up"]
     for port in wired:
-        if port not in s.table("PORT_QOS_MAP"):
-            yield Hit(
-                f"PORT_QOS_MAP|{port}", f"{port} is in use and has no row; {len(s.lossless)} other ports have PFC"
-            )
+        if port not in s.bindings:
+            yield Hit(s.binding(port), f"{port} is in use and has no row; {len(s.lossless)} other ports have PFC")
 
 
 @rule(
@@ -246,14 +278,14 @@ def pfc_in_port_table(s: SwitchConfig) -> Iterator[Hit]:
 def watchdog_without_priorities(s: SwitchConfig) -> Iterator[Hit]:
     """PFC_WD guards a port whose pfcwd_sw_enable is missing or differs from pfc_enable."""
     for port in s.table("PFC_WD"):
-        row = s.table("PORT_QOS_MAP").get(port)
+        row = s.bindings.get(port)
         if port == "GLOBAL" or row is None:
             continue
         pfc, dog = set(listed(row.get("pfc_enable"))), set(listed(row.get("pfcwd_sw_enable")))
         if dog != pfc or not dog:
             seen = ",".join(sorted(dog)) or "not set"
             yield Hit(
-                f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", f"is {seen}, pfc_enable is {','.join(sorted(pfc)) or 'not set'}"
+                s.binding(port, "pfcwd_sw_enable"), f"is {seen}, pfc_enable is {','.join(sorted(pfc)) or 'not set'}"
             )
 
 
@@ -455,7 +487,7 @@ def class_in_wrong_group(s: SwitchConfig) -> Iterator[Hit]:
     """A lossless class goes to priority group 0, or a lossy one into a lossless group."""
     told = set()
     for port, priorities in s.lossless.items():
-        name = text(s.table("PORT_QOS_MAP")[port].get("tc_to_pg_map"))
+        name = text(s.bindings[port].get("tc_to_pg_map"))
         if name in told:
             continue
         for tc, group in s.map_of(port, "tc_to_pg_map", "TC_TO_PRIORITY_GROUP_MAP").items():
@@ -481,7 +513,7 @@ def pfc_not_identity(s: SwitchConfig) -> Iterator[Hit]:
             ("pfc_to_queue_map", MAPS["pfc_to_queue_map"]),
             ("tc_to_queue_map", MAPS["tc_to_queue_map"]),
         ):
-            name = text(s.table("PORT_QOS_MAP")[port].get(field))
+            name = text(s.bindings[port].get(field))
             for priority in sorted(priorities):
                 queue = s.map_of(port, field, table).get(priority)
                 if queue is not None and queue != priority and (table, name) not in told:
@@ -502,7 +534,7 @@ def many_lossless_classes(s: SwitchConfig) -> Iterator[Hit]:
     for port, priorities in s.lossless.items():
         if len(priorities) > 2:
             yield Hit(
-                f"PORT_QOS_MAP|{port}|pfc_enable",
+                s.binding(port, "pfc_enable"),
                 f"PFC on {len(priorities)} priorities ({','.join(sorted(priorities))})",
             )
 
@@ -521,8 +553,8 @@ def pfc_to_group_map(s: SwitchConfig) -> Iterator[Hit]:
     if not any(word in platform for word in ("mlnx", "mellanox", "nvidia", "barefoot")):
         return
     for port in s.lossless:
-        if "pfc_to_pg_map" not in s.table("PORT_QOS_MAP")[port]:
-            yield Hit(f"PORT_QOS_MAP|{port}|pfc_to_pg_map", "is not set")
+        if "pfc_to_pg_map" not in s.bindings[port]:
+            yield Hit(s.binding(port, "pfc_to_pg_map"), "is not set")
 
 
 @rule(

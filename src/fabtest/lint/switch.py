@@ -51,10 +51,28 @@ class SwitchConfig:
         return self.table("DEVICE_METADATA").get("localhost", {})
 
     @cached_property
+    def bindings(self) -> dict[str, Row]:
+        """Port (or ``global``) -> its PORT_QOS_MAP fields; a key may name several ports with commas, as for orchagent."""
+        found: dict[str, Row] = {}
+        for key, row in self.table("PORT_QOS_MAP").items():
+            for port in key.split(","):
+                found[port] = {**found[port], **row} if port in found else row
+        return found
+
+    @cached_property
+    def _binding_keys(self) -> dict[str, str]:
+        return {port: key for key in self.table("PORT_QOS_MAP") for port in key.split(",")}
+
+    def binding(self, port: str, field: str = "") -> str:
+        """Where a port's PORT_QOS_MAP row (or a field of it) stands or would stand."""
+        row = f"PORT_QOS_MAP|{self._binding_keys.get(port, port)}"
+        return f"{row}|{field}" if field else row
+
+    @cached_property
     def lossless(self) -> dict[str, set[str]]:
         """Port -> priorities with PFC, of the ports that have any."""
         found = {}
-        for port, row in self.table("PORT_QOS_MAP").items():
+        for port, row in self.bindings.items():
             priorities = set(listed(row.get("pfc_enable")))
             if port != "global" and priorities:
                 found[port] = priorities
@@ -88,7 +106,7 @@ class SwitchConfig:
 
     def map_of(self, port: str, field: str, table: str) -> dict[str, str]:
         """A QoS map bound to a port: source -> target."""
-        name = text(self.table("PORT_QOS_MAP").get(port, {}).get(field))
+        name = text(self.bindings.get(port, {}).get(field))
         return {source: text(target) for source, target in self.table(table).get(name, {}).items()}
 
     def queues(self, port: str) -> dict[int, Row]:
