@@ -8,13 +8,13 @@ from fabtest.errors import LabError
 from fabtest.litenode.database import switch_table
 from fabtest.model import Fabric
 from fabtest.render.files import switch_files
-from fabtest.runtime.live import LiveLab
+from fabtest.runtime.base import Lab
 from fabtest.sonic.config_db import render_config_db
 from fabtest.sonic.db import ConfigDb, DbId, to_redis
 from fabtest.sonic.routing_config import RoutingForm, routing_form
 
 
-def apply_switch(lab: LiveLab, name: str, after: Fabric) -> int:
+def apply_switch(lab: Lab, name: str, after: Fabric) -> int:
     """Bring one switch of a lab to its configuration in ``after``; the number of rows and files that changed.
 
     The files the switch boots from are replaced too, so that the change outlives a power cycle. Raises ExecError with
@@ -30,8 +30,7 @@ def apply_switch(lab: LiveLab, name: str, after: Fabric) -> int:
         )
     files, wanted = switch_files(lab.fabric, before), switch_files(after, then)
     changed = [n for n in wanted if files.get(n) != wanted[n]]
-    for file in changed:
-        (lab.folder.node(name) / file).write_bytes(wanted[file])
+    lab.replace_files(name, {file: wanted[file] for file in changed})
     rows = _write_rows(lab, name, old, new)
     if "switch.json" in changed:
         appl = lab.node(name).db(DbId.APPL)
@@ -44,7 +43,7 @@ def apply_switch(lab: LiveLab, name: str, after: Fabric) -> int:
     return rows
 
 
-def _write_rows(lab: LiveLab, name: str, old: ConfigDb, new: ConfigDb) -> int:
+def _write_rows(lab: Lab, name: str, old: ConfigDb, new: ConfigDb) -> int:
     """What differs between the two goes into the live CONFIG_DB, as ``config apply-patch`` does."""
     count = 0
     with lab.node(name).db(DbId.CONFIG).pipeline(transaction=False) as pipe:

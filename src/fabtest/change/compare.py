@@ -93,8 +93,8 @@ def _qos(name: str, a: SwitchState, b: SwitchState) -> Iterator[StateChange]:
             for what in {**x, **y}:
                 if x.get(what) != y.get(what):
                     alike[db, what, x.get(what, ""), y.get(what, "")].append(where)
-    for (db, what, was, now), where in alike.items():
-        shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+    for (db, what, was, now), places in alike.items():
+        shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
         yield StateChange("qos", name, f"{db} {shown}: {what}", was, now, _guard_lost(what, was, now))
 
 

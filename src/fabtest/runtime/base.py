@@ -6,7 +6,7 @@ outside, so raw sockets, captures and faults are the same code on every runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -137,6 +137,15 @@ class Lab(Protocol):
 
     def start_node(self, name: str) -> None:
         """Power it on; it boots from its files."""
+
+    def with_fabric(self, fabric: Fabric) -> Lab:
+        """The same lab, judged by another design of the same cables."""
+
+    def replace_files(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Replace files a switch boots from; what runs is left as it is."""
+
+    def reload_routing(self, name: str) -> None:
+        """Bring a switch's running FRR to its ``frr.conf``. Raises ExecError with what it refuses."""
 
     def faults(self) -> dict[str, str]:
         """What was broken on purpose: link end or node -> how."""

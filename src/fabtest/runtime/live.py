@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fabtest.errors import LabError, UsageError
 from fabtest.model import Endpoint, Fabric, Link
@@ -59,6 +59,14 @@ class LiveLab:
     @abstractmethod
     def reload_routing(self, name: str) -> None:
         """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
+
+    def replace_files(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Replace files a switch boots from; what runs is left as it is."""
+        for file, content in files.items():
+            path = self.folder.node(name) / file
+            temporary = path.with_name(f".{file}.new")
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
 
     def node(self, name: str) -> LiveNode:
         """A node by name. Raises UsageError with the nearest names."""

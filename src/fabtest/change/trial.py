@@ -1,0 +1,271 @@
+"""A change on a lab, with traffic: the fabric before, the change switch by switch, the fabric after, and a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from fabtest.change.apply import apply_switch, same_configuration
+from fabtest.change.compare import StateChange, compare
+from fabtest.change.configs import of_fabric
+from fabtest.change.diff import ConfigDiff, config_diff
+from fabtest.change.snapshot import Snapshot, take
+from fabtest.checks import ecmp, qos_config, underlay
+from fabtest.checks.converge import wait_converged
+from fabtest.checks.verdict import NotApplicable, Outcome, Verdict
+from fabtest.errors import ExecError, NotConverged, UsageError
+from fabtest.model import Fabric
+from fabtest.roce.send import NicAddress, nic_addresses
+from fabtest.roce.stream import Path, Stream
+from fabtest.runtime.base import Lab
+from fabtest.topology.routing import reachable_pairs
+
+#: Flows per pair of NICs, and seconds between two packets of a flow.
+FLOWS, INTERVAL_S, FIRST_PORT = 8, 0.01, 0xC000
+#: Pairs of NICs that carry traffic at most.
+PAIRS = 8
+WARM_UP_S = 1.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One switch (or all at once) that was changed: rows changed, packets lost until the next step, the longest
+    outage of a flow in milliseconds that began in it, and what FRR refused."""
+
+    switches: tuple[str, ...]
+    rows: int
+    seconds: float
+    lost: int
+    outage_ms: float
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All that was seen. ``reasons`` says why the change is not safe; it is if there are none."""
+
+    diff: ConfigDiff
+    before: tuple[Verdict, ...]
+    after: tuple[Verdict, ...]
+    steps: tuple[Step, ...]
+    sent: int
+    lost: int
+    outage_ms: float
+    bound_ms: int
+    changes: tuple[StateChange, ...]
+    snapshots: tuple[Snapshot, Snapshot]
+    converged: str
+    reasons: tuple[str, ...] = field(default=())
+
+    @property
+    def safe(self) -> bool:
+        """Whether nothing got worse and traffic stood still no longer than allowed."""
+        return not self.reasons
+
+
+def changed_switches(before: Fabric, after: Fabric, order: Sequence[str]) -> list[str]:
+    """Switches whose configuration differs, in the order given (those not named follow in the fabric's).
+
+    Raises UsageError for a name that is no switch.
+    """
+    for name in order:
+        if name not in before.switch:
+            raise UsageError(f"there is no switch {name!r}", hint=f"switches: {', '.join(before.switch)}")
+    names = [*dict.fromkeys(order), *(s.name for s in before.switches if s.name not in order)]
+    return [n for n in names if not same_configuration(before, after, n)]
+
+
+def checks_of(lab: Lab) -> list[Verdict]:
+    """Suites underlay, ecmp and qos-config, without pytest; what does not apply is left out."""
+    return list(_checks(lab))
+
+
+def _checks(lab: Lab) -> Iterator[Verdict]:
+    plain: tuple[Callable[[Lab], Verdict], ...] = (
+        underlay.links_up, underlay.cabling, underlay.sessions, underlay.routes, underlay.mtu, underlay.reachability,
+        ecmp.width, ecmp.asic_width, ecmp.one_path, ecmp.local, qos_config.maps, qos_config.pfc, qos_config.ecn,
+        qos_config.schedulers, qos_config.buffers, qos_config.watchdog, qos_config.asic,
+    )  # fmt: skip
+    for check in plain:
+        try:
+            yield check(lab)
+        except NotApplicable:
+            continue
+    measured = ecmp.Measurement(lab)
+    for measure in (ecmp.spreading, ecmp.polarisation):
+        try:
+            yield measure(lab, measured)
+        except NotApplicable:
+            continue
+
+
+def run_trial(
+    lab: Lab, after: Fabric, runtime: str, *, order: Sequence[str] = (), at_once: bool = False,
+    pause: float = 2.0, timeout: float = 60.0, bound_ms: int | None = None, say: Say = lambda text: None,
+) -> Trial:  # fmt: skip
+    """Change a lab that is up and converged to the configurations of ``after``. The lab is left changed.
+
+    ``pause``: seconds from one switch to the next; ``bound_ms``: longest outage of a flow that is safe (default: the
+    fabric's for a failure with loss of carrier).
+    """
+    before = lab.fabric
+    bound = before.failover.carrier_ms if bound_ms is None else bound_ms
+    names = changed_switches(before, after, order)
+    say("suites before the change")
+    first = checks_of(lab)
+    old = take(lab, runtime)
+    changed = lab.with_fabric(after)
+    traffic = _Traffic(lab)
+    steps: list[_Open] = []
+    missing = ""
+    traffic.start()
+    try:
+        time.sleep(WARM_UP_S)
+        for group in [names] if at_once and names else [[n] for n in names]:
+            say(f"changing {', '.join(group)}")
+            steps.append(_apply(lab, after, group))
+            time.sleep(pause)
+        say("waiting for the fabric")
+        missing = _settle(changed, timeout)
+    finally:
+        traffic.stop()
+    say("suites after the change")
+    last = checks_of(changed)
+    new = take(changed, runtime)
+    diff = config_diff(of_fabric(before, "before"), of_fabric(after, "after"))
+    done = tuple(traffic.step(s, following) for s, following in zip(steps, [*steps[1:], None], strict=True))
+    changes = tuple(compare(old, new))
+    trial = Trial(
+        diff, tuple(first), tuple(last), done, traffic.sent, traffic.lost, traffic.outage_ms, bound, changes,
+        (old, new), missing,
+    )  # fmt: skip
+    return replace(trial, reasons=tuple(_reasons(trial)))
+
+
+def _settle(lab: Lab, timeout: float) -> str:
+    """Until the fabric is as the changed configurations design it; else what is missing."""
+    try:
+        wait_converged(lab, timeout)
+    except NotConverged as error:
+        return error.message
+    time.sleep(0.5)
+    return ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A step whose losses are not yet counted."""
+
+    switches: tuple[str, ...]
+    rows: int
+    at: float
+    refused: str
+
+
+def _apply(lab: Lab, after: Fabric, names: Sequence[str]) -> _Open:
+    at = time.monotonic()
+    rows, refused = 0, []
+    for name in names:
+        try:
+            rows += apply_switch(lab, name, after)
+        except ExecError as error:
+            refused.append(error.message)
+    return _Open(tuple(names), rows, at, "; ".join(refused))
+
+
+class _Traffic:
+    """Streams of numbered RoCEv2 packets between NICs on different leaves, both ways."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.streams = [
+            Stream(lab, (Path(*ends),), range(FIRST_PORT, FIRST_PORT + FLOWS), interval=INTERVAL_S)
+            for a, b in _pairs(lab)
+            for ends in ((a, b), (b, a))
+        ]
+        self.sent = self.lost = 0
+        self.outage_ms = 0.0
+        self.ended = 0.0
+
+    def start(self) -> None:
+        for stream in self.streams:
+            stream.start()
+
+    def stop(self) -> None:
+        self.ended = time.monotonic()
+        results = [stream.stop() for stream in self.streams]
+        self.sent, self.lost = sum(r.sent for r in results), sum(r.lost for r in results)
+        self.outage_ms = max((r.outage_ms for r in results), default=0.0)
+
+    def step(self, this: _Open, following: _Open | None) -> Step:
+        """What was lost from one step to the next."""
+        until = following.at if following else self.ended
+        lost = 0
+        longest = 0.0
+        for stream in self.streams:
+            for record in stream.records:
+                run = 0
+                for number, at in enumerate(record.sent):
+                    if not this.at <= at < until:
+                        continue
+                    if number in record.arrived:
+                        run = 0
+                    else:
+                        lost += 1
+                        run += 1
+                        longest = max(longest, run * stream.interval * 1000)
+        return Step(this.switches, this.rows, round(until - this.at, 2), lost, longest, this.refused)
+
+
+def _pairs(lab: Lab) -> list[tuple[NicAddress, NicAddress]]:
+    """A NIC of each leaf with one of the next leaf it should reach; of a fabric with one leaf, two of its NICs."""
+    family = lab.fabric.families[0]
+    by_leaf: dict[str, NicAddress] = {}
+    for server in lab.fabric.servers:
+        for n in nic_addresses(lab, server.name, family):
+            by_leaf.setdefault(n.port.leaf.node, n)
+    reach = reachable_pairs(lab.fabric)
+    names = list(by_leaf)
+    found: list[tuple[str, str]] = []
+    for i, name in enumerate(names):
+        for step in range(1, len(names)):
+            other = names[(i + step) % len(names)]
+            if reach.get((name, other), False) and (other, name) not in found:
+                found.append((name, other))
+                break
+    chosen = found if len(found) <= PAIRS else [found[i * len(found) // PAIRS] for i in range(PAIRS)]
+    return [(by_leaf[a], by_leaf[b]) for a, b in chosen]
+
+
+def _reasons(t: Trial) -> Iterator[str]:
+    """Why a change is not safe."""
+    for step in t.steps:
+        if step.refused:
+            yield f"{', '.join(step.switches)}: {step.refused}"
+    if t.outage_ms > t.bound_ms:
+        worst = max(t.steps, key=lambda s: s.outage_ms)
+        yield (
+            f"a flow stood still for {t.outage_ms:.0f} ms while {', '.join(worst.switches)} changed "
+            f"({t.bound_ms} ms allowed)"
+        )
+    if t.converged:
+        yield t.converged
+    had = {v.check: v for v in t.before}
+    for v in t.after:
+        was = had.get(v.check)
+        if v.outcome is Outcome.FAIL and (was is None or was.outcome is not Outcome.FAIL):
+            yield f"{v.check}: {v.sentence}"
+    worse = [c for c in t.changes if c.worse]
+    for kind, word in (
+        ("switch", "switches do not answer"), ("session", "BGP sessions are lost"), ("route", "routes are lost"),
+        ("ecmp", "routes have fewer paths"), ("port", "ports are down or take smaller packets"),
+        ("qos", "guards of lossless traffic are gone"),
+    ):  # fmt: skip
+        alike = [c for c in worse if c.kind == kind]
+        if alike:
+            shown = "; ".join(str(c) for c in alike[:3]) + (f"; and {len(alike) - 3} more" if len(alike) > 3 else "")
+            yield f"{len(alike)} {word}: {shown}"
+    for f in t.diff.gained:
+        yield f"config-lint: {f.switch}: {f.rule} {f.where} {f.what}"
