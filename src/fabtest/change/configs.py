@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabtest.errors import UsageError
-from fabtest.importer.files import CONFIG, from_files, node_name, read_cabling, read_given
-from fabtest.importer.topology import understand
+from fabtest.importer.files import CONFIG, from_files, read_given
 from fabtest.lint.read import ConfigFile, parse_config
 from fabtest.model import Fabric
 from fabtest.render.files import switch_files
@@ -74,29 +73,6 @@ def live_configs(lab: Lab) -> Configs:
         files[CONFIG] = json.dumps(config).encode()
         found[switch.name] = files
     return Configs(f"lab {lab.name}", found)
-
-
-def fabric_of(word: str) -> tuple[Fabric, str]:
-    """A fabric to bring up, and the text of its topology: of a topology file or name, or of a folder. Raises
-    ConfigError where a folder does not tell all cables."""
-    from fabtest.errors import ConfigError
-    from fabtest.topology import load_fabric_text, topology_path
-    from fabtest.topology.load import read_topology
-
-    path = Path(word)
-    if not path.is_dir():
-        path = topology_path(word)
-        source = read_topology(path)
-        return load_fabric_text(source, str(path), default_name=path.stem), source
-    name = node_name(path.resolve().name) or "fabric"
-    found = understand(name, read_given(path), read_cabling(path))
-    if found.cabling.missing or not found.cabling.cables:
-        raise ConfigError(
-            f"{word}: the fabric is not whole:\n" + "\n".join(f"  {text}" for text in found.cabling.missing),
-            hint="`fabric-import` makes a topology of what is there",
-        )
-    source = found.text(str(path.resolve()))
-    return load_fabric_text(source, f"{word}.yml", default_name=name), source
 
 
 def changed_fabric(before: Fabric, word: str) -> Fabric:

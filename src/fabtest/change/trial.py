@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from fabtest.change.apply import apply_switch, same_configuration
 from fabtest.change.compare import StateChange, compare
@@ -26,6 +27,8 @@ FLOWS, INTERVAL_S, FIRST_PORT = 8, 0.01, 0xC000
 #: Pairs of NICs that carry traffic at most.
 PAIRS = 8
 WARM_UP_S = 1.0
+#: Beside BGP's own timers, the time a changed fabric is given.
+SETTLE_S = 15.0
 
 Say = Callable[[str], None]
 
@@ -104,7 +107,7 @@ def _checks(lab: Lab) -> Iterator[Verdict]:
 
 def run_trial(
     lab: Lab, after: Fabric, runtime: str, *, order: Sequence[str] = (), at_once: bool = False,
-    pause: float = 2.0, timeout: float = 60.0, bound_ms: int | None = None, say: Say = lambda text: None,
+    pause: float = 2.0, timeout: float = 120.0, bound_ms: int | None = None, say: Say = lambda text: None,
 ) -> Trial:  # fmt: skip
     """Change a lab that is up and converged to the configurations of ``after``. The lab is left changed.
 
@@ -136,7 +139,7 @@ def run_trial(
     last = checks_of(changed)
     new = take(changed, runtime)
     diff = config_diff(of_fabric(before, "before"), of_fabric(after, "after"))
-    done = tuple(traffic.step(s, following) for s, following in zip(steps, [*steps[1:], None], strict=True))
+    done = tuple(traffic.step(s, following) for s, following in zip_longest(steps, steps[1:]))
     changes = tuple(compare(old, new))
     trial = Trial(
         diff, tuple(first), tuple(last), done, traffic.sent, traffic.lost, traffic.outage_ms, bound, changes,
@@ -146,11 +149,16 @@ def run_trial(
 
 
 def _settle(lab: Lab, timeout: float) -> str:
-    """Until the fabric is as the changed configurations design it; else what is missing."""
+    """Until the fabric is as the changed configurations design it; else what is missing.
+
+    A session that has not come back after a hold time, a connect retry and a little will not.
+    """
+    bgp = lab.fabric.bgp
     try:
-        wait_converged(lab, timeout)
+        wait_converged(lab, min(timeout, bgp.hold_s + bgp.connect_s + SETTLE_S))
     except NotConverged as error:
-        return error.message
+        lines = error.message.partition("\nlast lines")[0].splitlines()
+        return "not as the changed configurations design it:" + ";".join(lines[1:]).replace("  ", " ")
     time.sleep(0.5)
     return ""
 

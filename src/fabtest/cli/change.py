@@ -164,9 +164,10 @@ def change_test(
     Brings BEFORE up and runs the suites; changes switch by switch to AFTER; runs the suites again, and compares.
     Exit code 0: safe; 1: not safe; 6: BEFORE did not converge.
     """
-    from fabtest.change.configs import changed_fabric, fabric_of
+    from fabtest.change.configs import changed_fabric, wiring_text
     from fabtest.change.trial import run_trial
     from fabtest.checks.converge import wait_converged
+    from fabtest.importer.load import fabric_of
     from fabtest.runtime.labs import chosen
     from fabtest.runtime.namespaces import require_root
     from fabtest.runtime.state import LabFolder
@@ -196,6 +197,8 @@ def change_test(
         finally:
             if not keep:
                 labs.destroy(lab_name)
+            elif all(s.given for s in changed.switches):
+                LabFolder(lab_name).keep(changed, wiring_text(changed))
     seconds = round(time.monotonic() - start, 1)
     if json:
         print_json(trial_json(trial, lab_name, seconds))

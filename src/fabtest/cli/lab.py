@@ -19,7 +19,8 @@ DEFAULT_TOPOLOGY = "clos-2x2"
 @fabtest_task(
     optional=["topology"],
     help={
-        "topology": f"a topology file, or the name of a shipped one (see `topologies`); default {DEFAULT_TOPOLOGY}",
+        "topology": "a topology file, the name of a shipped one (see `topologies`), or a folder of configurations; "
+        f"default {DEFAULT_TOPOLOGY}",
         "name": "name of the lab; default: the topology's",
         "runtime": "netns (network namespaces) or containerlab (containers; see `images`); default: $FABTEST_RUNTIME, "
         "else what the topology says",
@@ -44,17 +45,14 @@ def lab_up(
     Renders every configuration, builds nodes and links, starts the switches, and waits until every BGP session
     is up and every route is there with its full ECMP width.
     """
+    from fabtest.importer.load import fabric_of
     from fabtest.runtime.labs import chosen
     from fabtest.runtime.lock import check_lock, lab_lock, read_lock, write_lock
     from fabtest.runtime.namespaces import require_root
     from fabtest.runtime.state import LabFolder
-    from fabtest.topology import load_fabric_text, topology_path
-    from fabtest.topology.load import read_topology
 
     require_root()
-    path = topology_path(topology or DEFAULT_TOPOLOGY)
-    source = read_topology(path)
-    fabric = load_fabric_text(source, str(path), default_name=path.stem)
+    fabric, source = fabric_of(topology or DEFAULT_TOPOLOGY)
     lab_name = name or fabric.name
     labs = chosen(runtime, fabric.emulation.runtime)
     wanted = read_lock(locked) if locked else None
