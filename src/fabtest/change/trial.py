@@ -252,7 +252,7 @@ def _reasons(t: Trial) -> Iterator[str]:
     for step in t.steps:
         if step.refused:
             yield f"{', '.join(step.switches)}: {step.refused}"
-    if t.outage_ms > t.bound_ms:
+    if t.outage_ms > t.bound_ms and t.steps:
         worst = max(t.steps, key=lambda s: s.outage_ms)
         yield (
             f"a flow stood still for {t.outage_ms:.0f} ms while {', '.join(worst.switches)} changed "

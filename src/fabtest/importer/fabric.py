@@ -370,6 +370,8 @@ def _within(inner: Network, outer: Network) -> bool:
 
 
 def _number(value: object) -> int | None:
+    if len(str(value)) > 20:
+        return None
     try:
         return int(str(value))
     except ValueError:
@@ -384,7 +386,7 @@ def _mtu(row: Row) -> int:
 def _cable_length(config: ConfigDb, port: str) -> int:
     for row in config.get("CABLE_LENGTH", {}).values():
         text = str(row.get(port, "")).removesuffix("m")
-        if text.isdigit():
+        if text.isascii() and text.isdecimal() and len(text) < 10:
             return int(text)
     return 0
 
@@ -429,7 +431,7 @@ def _ports(config: ConfigDb) -> tuple[Port, ...]:
         subport = _number(row.get("subport")) or 0
         if subport <= 1 or not parent:
             parent, mode = name, modes.get(name, "")
-        lanes = tuple(int(x) for x in str(row.get("lanes", "")).split(",") if x.strip().isdigit())
+        lanes = tuple(int(x) for x in str(row.get("lanes", "")).split(",") if _number(x) is not None)
         found.append(
             Port(
                 name=name, alias=str(row.get("alias", name)), index=_number(row.get("index")) or n, lanes=lanes,

@@ -137,7 +137,7 @@ def _lldp_entries(raw: bytes, path: Path) -> dict[str, tuple[str, str]]:
     """LLDP_ENTRY_TABLE of a dump: ``key: {field: value}``, or with the fields below ``value`` as redis-dump has it."""
     try:
         dump: Any = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileProblem(f"{path}: not JSON: {error}") from None
     found = {}
     for key, row in dump.items() if isinstance(dump, dict) else ():
@@ -161,6 +161,10 @@ def lldp_table(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 @dataclass(frozen=True, slots=True)
 class CablingRow:
     """A row of ``cabling.csv``; ``length_m`` 0 is not said."""
@@ -180,7 +184,10 @@ def read_cabling(folder: Path) -> list[CablingRow]:
     path = folder / "cabling.csv"
     if not path.is_file():
         return []
-    rows = list(csv.DictReader(io.StringIO(_bytes(path).decode(errors="replace"))))
+    try:
+        rows = list(csv.DictReader(io.StringIO(_bytes(path).decode(errors="replace"))))
+    except csv.Error as error:
+        raise FileProblem(f"{path}: {error}") from None
     needed = ("a", "a_port", "b", "b_port")
     if rows and not set(needed) <= set(rows[0]):
         raise FileProblem(f"{path}: the first line must name the columns {', '.join(needed)}")
@@ -189,5 +196,5 @@ def read_cabling(folder: Path) -> list[CablingRow]:
         length = str(row.get("length_m") or "0").strip().removesuffix("m")
         values = [str(row.get(n) or "").strip() for n in needed]
         a, a_port, b, b_port = values
-        found.append(CablingRow(a, a_port, b, b_port, int(length) if length.isdigit() else 0))
+        found.append(CablingRow(a, a_port, b, b_port, int(length) if _is_number(length) else 0))
     return found

@@ -30,7 +30,7 @@ class Imported:
         return [
             f"# {self.name}: {len(self.switches)} switches whose configurations are run as they are.",
             "kind: custom",
-            f"name: {self.name}",
+            f"name: {json.dumps(self.name)}",
             f"configs: {json.dumps(configs)}",
         ]
 
@@ -38,7 +38,7 @@ class Imported:
         lines = ["nodes:"]
         for s in sorted(self.switches, key=lambda s: (self.roles.switch[s.name].tier, natural(s.name))):
             role = self.roles.switch[s.name]
-            words = [f"name: {s.name}", f"tier: {role.tier.name.lower()}"]
+            words = [f"name: {json.dumps(s.name)}", f"tier: {role.tier.name.lower()}"]
             words += [
                 f"{key}: {value}" for key, value in (("unit", role.unit), ("rail", role.rail)) if value is not None
             ]
@@ -53,7 +53,7 @@ class Imported:
         lines = ["servers:"]
         for name in self.cabling.servers:
             unit = self.roles.unit_of_server.get(name)
-            lines.append(f"  - {{name: {name}{'' if unit is None else f', unit: {unit}'}}}")
+            lines.append(f"  - {{name: {json.dumps(name)}{'' if unit is None else f', unit: {unit}'}}}")
         return lines
 
     def _links(self) -> list[str]:

@@ -176,7 +176,8 @@ def _configs(folder: Path) -> list[Path]:
 def natural(name: str) -> tuple[str, int, str]:
     """leaf2 before leaf10."""
     head = name.rstrip("0123456789")
-    return head, int(name[len(head) :] or 0), name
+    digits = name[len(head) :]
+    return head, int(digits[-18:] or 0) if digits.isascii() else 0, name
 
 
 def switch_name(file: ConfigFile, host: str = "") -> str:

@@ -22,6 +22,7 @@ WORD = {4: "ipv4", 6: "ipv6"}
 def bgpcfgd_frr(config: ConfigDb) -> tuple[str, tuple[str, ...]]:
     """The configuration, and what of CONFIG_DB it has no place for."""
     warnings: list[str] = []
+    config = with_printable_keys(config)
     metadata = config.get("DEVICE_METADATA", {}).get("localhost", {})
     asn = _text(metadata.get("bgp_asn"))
     hostname = _text(metadata.get("hostname")) or "sonic"
@@ -44,7 +45,17 @@ def bgpcfgd_frr(config: ConfigDb) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return printable(value) if isinstance(value, str) else ""
+
+
+def printable(text: str) -> str:
+    """A value as it may stand in a statement: a line break in it would begin another."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def with_printable_keys(config: ConfigDb) -> ConfigDb:
+    """Without rows whose keys cannot stand in a statement."""
+    return {table: {key: row for key, row in rows.items() if key.isprintable()} for table, rows in config.items()}
 
 
 def _interfaces(config: ConfigDb, table: str) -> Iterator[tuple[str, IPv4Interface | IPv6Interface]]:
@@ -132,7 +143,7 @@ def _neighbour(key: str, row: Row, config: ConfigDb, metadata: Row, warnings: li
     yield f" neighbor {peer} remote-as {asn}"
     yield f" neighbor {peer} peer-group {GROUP[family]}"
     if _text(row.get("name")):
-        yield f" neighbor {peer} description {row['name']}"
+        yield f" neighbor {peer} description {_text(row.get('name'))}"
     keepalive, hold = _text(row.get("keepalive")) or "60", _text(row.get("holdtime")) or "180"
     if (keepalive, hold) != ("60", "180"):
         yield f" neighbor {peer} timers {keepalive} {hold}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
+from fabtest.sonic.bgpcfgd import printable, with_printable_keys
 from fabtest.sonic.db import ConfigDb, Row
 
 FAMILIES = {"ipv4_unicast": "ipv4 unicast", "ipv6_unicast": "ipv6 unicast"}
@@ -54,6 +55,7 @@ FAMILY_FLAGS = {
 def frrcfgd_frr(config: ConfigDb) -> tuple[str, tuple[str, ...]]:
     """The configuration, and what of CONFIG_DB it has no place for."""
     warnings: list[str] = []
+    config = with_printable_keys(config)
     hostname = _text(config.get("DEVICE_METADATA", {}).get("localhost", {}).get("hostname")) or "sonic"
     lines = ["frr defaults traditional", f"hostname {hostname}", "!", *_prefix_lists(config), *_route_maps(config)]
     bgp = config.get("BGP_GLOBALS", {}).get("default", {})
@@ -91,11 +93,11 @@ def frrcfgd_frr(config: ConfigDb) -> tuple[str, tuple[str, ...]]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ",".join(map(str, value)) if isinstance(value, list) else ""
+    return printable(value if isinstance(value, str) else ",".join(map(str, value)) if isinstance(value, list) else "")
 
 
 def _texts(value: object) -> list[str]:
-    return [str(v) for v in value] if isinstance(value, list) else [x for x in _text(value).split(",") if x]
+    return [printable(str(v)) for v in value] if isinstance(value, list) else [x for x in _text(value).split(",") if x]
 
 
 def _true(value: object) -> bool:

@@ -76,10 +76,15 @@ def lite_frr(text: str, loopbacks: Iterable[str] = ("Loopback0",)) -> str:
         words = raw.split()
         if raw.strip().startswith(_UNTOLD):
             continue
-        if len(words) > 1 and words[0] == "maximum-paths" and words[-1].isdigit() and int(words[-1]) > MOST_PATHS:
+        if len(words) > 1 and words[0] == "maximum-paths" and _more(words[-1]):
             raw = raw.replace(words[-1], str(MOST_PATHS))
         lines.append(raw)
     return "\n".join(lines) + "\n"
+
+
+def _more(text: str) -> bool:
+    """Whether a number is larger than FRR takes."""
+    return text.isascii() and text.isdecimal() and (len(text) > 9 or int(text) > MOST_PATHS)
 
 
 def uses_bfd(text: str) -> bool:
