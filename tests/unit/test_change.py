@@ -169,6 +169,7 @@ def qos(**values: str) -> dict[str, Any]:
         ({"qos": {"CONFIG_DB": {"Ethernet0": {**STATE.qos["CONFIG_DB"]["Ethernet0"], "queue 3 ecn (ECN)": "ecn_none"}}}},
          "qos", True),
         ({"qos": qos(DSCP_26_to_TC="missing")}, "qos", True),
+        ({"qos": qos(DSCP_26_to_TC="0")}, "qos", True),
         ({"trouble": "bgpd does not answer"}, "switch", True),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import copy
 import json
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from fabtest.sonic.routing_config import RoutingForm, routing_config, routing_fo
 FABRICS = Path(__file__).parents[1] / "data" / "fabrics"
 
 
-def config(form: str, switch: str) -> dict[str, dict[str, dict[str, object]]]:
+def config(form: str, switch: str) -> Any:
     return json.loads((FABRICS / form / switch / "config_db.json").read_text())
 
 
@@ -229,6 +230,18 @@ def test_bgpcfgd_leaves_out_what_bgpcfgd_leaves_out() -> None:
     assert "addresses only" in warnings[0]
 
 
+def test_a_value_is_no_second_statement() -> None:
+    """A line break in a value of CONFIG_DB must not begin a statement of FRR's."""
+    c = config("bgpcfgd", "DC1-LEAF-01")
+    c["BGP_NEIGHBOR"]["10.0.0.1"]["name"] = "x\n neighbor 10.0.0.3 shutdown"
+    assert not any(s.shutdown for s in bgp(bgpcfgd_frr(c)[0]).sessions)
+    c = config("frr-mgmt", "rail1-leaf")
+    c["BGP_NEIGHBOR"]["default|Ethernet56"]["name"] = "x\n neighbor Ethernet60 shutdown"
+    c["BGP_NEIGHBOR"]["default|Ethernet60\n no router bgp 65201"] = {"peer_group_name": "FABRIC"}
+    found = bgp(frrcfgd_frr(c)[0])
+    assert [s.peer for s in found.sessions if not s.shutdown] == ["Ethernet56", "Ethernet60"]
+
+
 def test_frr_mgmt_form() -> None:
     text, warnings = frrcfgd_frr(config("frr-mgmt", "rail1-leaf"))
     assert not warnings
@@ -275,12 +288,12 @@ def test_keys_of_the_other_form_are_named() -> None:
     ],
 )  # fmt: skip
 def test_modes(mode: str, managed: str, form: RoutingForm) -> None:
-    row = {"frr_mgmt_framework_config": managed} | ({"docker_routing_config_mode": mode} if mode else {})
+    row: Any = {"frr_mgmt_framework_config": managed} | ({"docker_routing_config_mode": mode} if mode else {})
     assert routing_form({"DEVICE_METADATA": {"localhost": row}}) is form
 
 
 def test_given_or_not() -> None:
-    split = {"DEVICE_METADATA": {"localhost": {"docker_routing_config_mode": "split-unified"}}}
+    split: Any = {"DEVICE_METADATA": {"localhost": {"docker_routing_config_mode": "split-unified"}}}
     assert routing_config(split, "router bgp 7\n").text == "router bgp 7\n"
     assert "no BGP runs" in routing_config(split, None).warnings[0]
     assert "not used" in routing_config(config("bgpcfgd", "DC1-LEAF-01"), "router bgp 7\n").warnings[-1]

@@ -11,7 +11,7 @@ from fabtest.render.files import switch_files
 from fabtest.runtime.base import Lab
 from fabtest.sonic.config_db import render_config_db
 from fabtest.sonic.db import ConfigDb, DbId, to_redis
-from fabtest.sonic.routing_config import RoutingForm, routing_form
+from fabtest.sonic.routing_config import RoutingForm, followed, routing_form
 
 
 def apply_switch(lab: Lab, name: str, after: Fabric) -> int:
@@ -40,6 +40,8 @@ def apply_switch(lab: Lab, name: str, after: Fabric) -> int:
     if "frr.conf" in changed and mode[1] is RoutingForm.GIVEN:
         lab.reload_routing(name)
         rows += 1
+    elif mode[1] is not RoutingForm.GIVEN and followed(old)[1] != followed(new)[1]:
+        lab.wait_routing(name, new)
     return rows
 
 

@@ -15,7 +15,7 @@ ESTABLISHED = "Established"
 @dataclass(frozen=True, slots=True)
 class StateChange:
     """One difference. ``kind`` is ``route``, ``ecmp``, ``session``, ``port`` or ``qos``; ``worse`` if something was
-    lost: a route, a path, a session, a link, bytes of MTU, or a guard of lossless traffic (PFC, ECN, watchdog)."""
+    lost: a route, a path, a session, a link, bytes of MTU, or anything that QoS had, which is gone or another now."""
 
     kind: str
     switch: str
@@ -99,9 +99,5 @@ def _qos(name: str, a: SwitchState, b: SwitchState) -> Iterator[StateChange]:
 
 
 def _guard_lost(what: str, was: str, now: str) -> bool:
-    """PFC, ECN or the watchdog was there and is not; or something is missing that was not."""
-    if now == "missing":
-        return True
-    if was and not now:
-        return what.startswith(("PFC ", "priority ", "watchdog", "DSCP ", "TC ")) or " (ECN)" in what or "ecn" in what
-    return "ecn" in what.lower() and now == "ecn_none" and was != now
+    """Something QoS had is gone, or has another value: whether that is better nobody but the operator can say."""
+    return bool(was) or now == "missing"

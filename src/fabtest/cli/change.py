@@ -138,6 +138,7 @@ def _show_changes(changes: list[StateChange]) -> None:
         "at-once": "change all switches at once, not one after another",
         "pause": "seconds from one switch to the next",
         "timeout": "seconds to wait for convergence, before and after",
+        "expect-qos": "QoS is meant to change: judge it by config-lint and the suites only, not by being different",
         "outage": "longest outage of a flow, in milliseconds, that is safe; default: the fabric's failover bound",
         "name": "name of the lab; default: the fabric's",
         "runtime": "netns or containerlab, as in lab-up",
@@ -153,6 +154,7 @@ def change_test(
     at_once: bool = False,
     pause: float = 2.0,
     timeout: float = 120.0,
+    expect_qos: bool = False,
     outage: int = 0,
     name: str = "",
     runtime: str = "",
@@ -192,7 +194,8 @@ def change_test(
         try:
             trial = run_trial(
                 lab, changed, labs.name, order=[n for n in order.split(",") if n], at_once=at_once, pause=pause,
-                timeout=timeout, bound_ms=outage or None, say=lambda text: err.print(text, style="dim"),
+                timeout=timeout, bound_ms=outage or None, qos_expected=expect_qos,
+                say=lambda text: err.print(text, style="dim"),
             )  # fmt: skip
         finally:
             if not keep:

@@ -8,7 +8,6 @@ only what differs.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import selectors
@@ -50,7 +49,7 @@ from fabtest.runtime.reload import reload_frr
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
 from fabtest.sonic.lite_frr import lite_frr
-from fabtest.sonic.routing_config import ROUTING_TABLES, RoutingForm, routing_config, routing_form
+from fabtest.sonic.routing_config import APPLIED, REFUSED, ROUTING_TABLES, RoutingForm, followed, routing_form
 
 log = logging.getLogger("fabtest.agent")
 
@@ -60,8 +59,6 @@ GROUPS = (
 #: Seconds of quiet after which a burst of events is read, and the longest time it may put that off. Routes and
 #: neighbours of large labs come in long bursts, and reading them costs what BGP needs to converge.
 SETTLE = {"config": (0.02, 0.1), "links": (0.01, 0.05), "routes": (0.2, 6.0), "neighbours": (0.2, 6.0)}
-#: In a node's folder: the digest of the configuration its FRR was last brought to.
-APPLIED = "frr.applied"
 #: Ports whose counters are read per second at most; larger labs are polled less often.
 COUNTER_PORTS_PER_S = 1500
 BGP_NODES_PER_S = 40
@@ -397,8 +394,7 @@ class Agent:
         if routing_form(node.config) is RoutingForm.GIVEN:
             return
         config = read_config(client(node.folder, DbId.CONFIG), ROUTING_TABLES)
-        routing = routing_config({table: dict(sorted(rows.items())) for table, rows in config.items()}, None)
-        digest = hashlib.sha256(routing.text.encode()).hexdigest()
+        text, digest = followed(config)
         mark = node.folder / APPLIED
         if not mark.is_file():  # as it was started
             mark.write_text(digest)
@@ -408,7 +404,7 @@ class Agent:
         if digest != node.routed:
             node.routed = digest
             loopbacks = {key.partition("|")[0] for key in config["LOOPBACK_INTERFACE"]}
-            self.reloads.submit(self._reload, node, lite_frr(routing.text, sorted(loopbacks)), digest)
+            self.reloads.submit(self._reload, node, lite_frr(text, sorted(loopbacks)), digest)
 
     def _reload(self, node: Node, text: str, digest: str) -> None:
         """One configuration after another, beside the loop: frr-reload takes a second or two."""
@@ -417,10 +413,12 @@ class Agent:
             file.write_text(text)
             (node.folder / "vtysh.conf").write_text("service integrated-vtysh-config\n")
             reload_frr(node.place.vty, file)
+            (node.folder / REFUSED).unlink(missing_ok=True)
             (node.folder / APPLIED).write_text(digest)
             log.info("%s: FRR brought in line with CONFIG_DB", node.name)
-        except (FabtestError, OSError) as error:
+        except (FabtestError, OSError, ValueError) as error:
             log.warning("%s: %s", node.name, error)
+            (node.folder / REFUSED).write_text(f"{digest}\n{error}\n")
 
     def _on_netlink(self, node: Node) -> None:
         now = time.monotonic()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fabtest.model import Fabric
-from fabtest.sonic.db import DbId
+from fabtest.sonic.db import ConfigDb, DbId
 
 
 class Capability(StrEnum):
@@ -143,6 +143,9 @@ class Lab(Protocol):
 
     def replace_files(self, name: str, files: Mapping[str, bytes]) -> None:
         """Replace files a switch boots from; what runs is left as it is."""
+
+    def wait_routing(self, name: str, config: ConfigDb) -> None:
+        """Until FRR of a switch runs what CONFIG_DB now makes of it. Raises ExecError with what it refuses."""
 
     def reload_routing(self, name: str) -> None:
         """Bring a switch's running FRR to its ``frr.conf``. Raises ExecError with what it refuses."""

@@ -51,7 +51,7 @@ def start_routing(
         for folder in (run, node.folder / "log"):
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, FRR_USER, FRR_USER)
-        for stale in (*run.iterdir(), *node.folder.glob("frr.applied")):
+        for stale in (*run.iterdir(), *node.folder.glob("frr.applied"), *node.folder.glob("frr.refused")):
             stale.unlink()
         conf = (node.folder / "frr.conf").read_text(errors="replace")
         for daemon, text in split_by_daemon(conf, loopbacks_of(node.folder)).items():

@@ -62,6 +62,9 @@ class NetnsLab(LiveLab):
         """The same lab, judged by another design of the same cables."""
         return NetnsLab(self.folder, fabric)
 
+    def _agent_folder(self, name: str) -> Path:
+        return self.folder.node(name)
+
     def reload_routing(self, name: str) -> None:
         """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
         node = self.netns_node(name)

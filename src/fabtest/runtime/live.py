@@ -10,17 +10,20 @@ import difflib
 import fcntl
 import json
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from fabtest.errors import LabError, UsageError
+from fabtest.errors import ExecError, LabError, UsageError
 from fabtest.model import Endpoint, Fabric, Link
 from fabtest.runtime import bpf
 from fabtest.runtime.base import Capability, Fault, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
 from fabtest.runtime.state import LabFolder
-from fabtest.sonic.db import DbId
+from fabtest.sonic.db import ConfigDb, DbId
+from fabtest.sonic.routing_config import APPLIED, REFUSED, followed
 
 
 def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
@@ -36,6 +39,13 @@ def stored_lab(name: str, known: Sequence[str]) -> tuple[LabFolder, Fabric]:
         return folder, folder.fabric()
     except OSError:
         raise LabError(f"the files of lab {name} have gone", hint=f"`lab-down {name}` removes the rest") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 class LiveLab:
@@ -55,6 +65,25 @@ class LiveLab:
     @abstractmethod
     def with_fabric(self, fabric: Fabric) -> LiveLab:
         """The same lab, judged by another design of the same cables."""
+
+    @abstractmethod
+    def _agent_folder(self, name: str) -> Path:
+        """Where the agent of a switch says what it did about FRR."""
+
+    def wait_routing(self, name: str, config: ConfigDb, timeout: float = 60.0) -> None:
+        """Until FRR of a switch runs what CONFIG_DB now makes of it. Raises ExecError with what it refuses."""
+        _, digest = followed(config)
+        folder = self._agent_folder(name)
+        deadline = time.monotonic() + timeout
+        while True:
+            refused, _, words = _text_of(folder / REFUSED).partition("\n")
+            if refused == digest:
+                raise ExecError(words.strip())
+            if _text_of(folder / APPLIED) == digest:
+                return
+            if time.monotonic() > deadline:
+                raise ExecError(f"FRR of {name} does not follow CONFIG_DB (`lab-logs`, `agent-restart`)")
+            time.sleep(0.1)
 
     @abstractmethod
     def reload_routing(self, name: str) -> None:

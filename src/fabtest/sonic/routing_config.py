@@ -7,6 +7,7 @@ framework is on; ``unified`` always with frrcfgd's. Pure.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -47,6 +48,18 @@ class RoutingConfig:
     def bgp(self) -> BgpConfig | None:
         """What it says about BGP."""
         return read_frr(self.text)
+
+
+#: In a node's folder: the digest of the configuration its FRR was last brought to, and what it refused, below the
+#: digest of that.
+APPLIED, REFUSED = "frr.applied", "frr.refused"
+
+
+def followed(config: ConfigDb) -> tuple[str, str]:
+    """FRR's configuration as CONFIG_DB says it, whatever the order of its rows, and its digest."""
+    rows = {table: dict(sorted(config.get(table, {}).items())) for table in ROUTING_TABLES}
+    text = routing_config(rows, None).text
+    return text, hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 def routing_form(config: ConfigDb) -> RoutingForm:

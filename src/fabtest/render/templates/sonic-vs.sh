@@ -66,7 +66,7 @@ start_supervisor() {
     if [ "$here/config_db.json" -nt /etc/sonic/config_db.json ] || [ "$here/frr.conf" -nt /etc/frr/frr.conf ]; then
         prepare
     fi
-    rm -f /var/run/redis/frr.applied /var/run/frr/*.vty /var/run/frr/*.api /var/run/redis/redis.sock
+    rm -f /var/run/redis/frr.applied /var/run/redis/frr.refused /var/run/frr/*.vty /var/run/frr/*.api /var/run/redis/redis.sock
     setsid supervisord >>"$log" 2>&1 9>&- &
     within 30 supervised || fail "supervisord does not start"
 }

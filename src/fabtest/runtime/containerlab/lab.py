@@ -151,6 +151,9 @@ class ContainerLab(LiveLab):
         """The same lab, judged by another design of the same cables."""
         return ContainerLab(self.folder, fabric, self.engine)
 
+    def _agent_folder(self, name: str) -> Path:
+        return self.container(name).root / "run" / "redis"
+
     def reload_routing(self, name: str) -> None:
         """Bring a switch's running FRR to the ``frr.conf`` in its folder. Raises ExecError with what it refuses."""
         done = self.container(name).exec(["bash", "/var/sonic/sonic-vs.sh", "reload"], timeout=120)
