@@ -152,11 +152,32 @@ def test_route_maps_go_on_and_end() -> None:
     assert not out.permits(ip_network("172.16.0.0/24"))
 
 
+def test_statements_outside_a_family_are_of_ipv4() -> None:
+    text = HEAD + (
+        " neighbor 10.0.0.1 remote-as 2\n neighbor 10.0.0.1 route-map M in\n neighbor 10.0.0.1 allowas-in 2\n"
+        " maximum-paths 8\n redistribute connected\nroute-map M deny 10\n"
+    )
+    found = bgp(text)
+    assert found.max_paths[4] == 8
+    assert found.redistribute == {4: None}
+    assert found.sessions[0].allow_own_as == 2
+    assert not found.sessions[0].accepts[4].permits(ip_network("10.0.0.0/8"))
+
+
+def test_filters_that_are_not_there_or_no_longer() -> None:
+    head = HEAD + " neighbor 10.0.0.1 remote-as 2\n address-family ipv4\n"
+    named = session(head + "  neighbor 10.0.0.1 prefix-list NONE in\n", "10.0.0.1")
+    assert not named.accepts[4].permits(ip_network("10.0.0.0/8"))
+    gone = "  neighbor 10.0.0.1 route-map M in\n  no neighbor 10.0.0.1 route-map M in\n"
+    assert session(head + gone, "10.0.0.1").accepts == {}
+
+
 def test_rfc_8212() -> None:
     """FRR's traditional defaults pass no eBGP route without a policy; its datacenter defaults do."""
     lines = "router bgp 1\n neighbor 10.0.0.1 remote-as 2\n"
     assert not session("frr defaults traditional\n" + lines, "10.0.0.1").exports[4].permits(ip_network("10.0.0.0/8"))
     assert any("RFC 8212" in w for w in bgp("frr defaults traditional\n" + lines).warnings)
+    assert session("frr version 7.2.1\nfrr defaults traditional\n" + lines, "10.0.0.1").exports == {}
     assert session("frr defaults datacenter\n" + lines, "10.0.0.1").exports == {}
     assert session(HEAD + " neighbor 10.0.0.1 remote-as 2\n", "10.0.0.1").exports == {}
 

@@ -198,6 +198,36 @@ def test_lldp_table() -> None:
     }  # fmt: skip
 
 
+def test_lldp_with_domain_names_and_descriptions(bgpcfgd: Path) -> None:
+    for switch in ALL:
+        edit(bgpcfgd, switch, without("DEVICE_NEIGHBOR", "DEVICE_NEIGHBOR_METADATA", "INTERFACE", "BGP_NEIGHBOR"))
+    entry = {
+        "lldp_rem_sys_name": "dc1-spine-01.example.net",
+        "lldp_rem_port_desc": "to leaf1",
+        "lldp_rem_port_id": "Eth1/1",
+    }
+    (bgpcfgd / "DC1-LEAF-01" / "appl_db.json").write_text(json.dumps({"LLDP_ENTRY_TABLE:Ethernet56": entry}))
+    found = understood(bgpcfgd)
+    assert frozenset(("dc1-leaf-01:Ethernet56", "dc1-spine-01:Ethernet0")) in cables(found)
+
+
+def test_one_address_on_two_leaves_is_no_cable(bgpcfgd: Path) -> None:
+    for switch in ALL[:2]:
+        edit(bgpcfgd, switch, without("DEVICE_NEIGHBOR"))
+        edit(bgpcfgd, switch, lambda c: c["INTERFACE"].update({"Ethernet12": {}, "Ethernet12|10.66.0.0/31": {}}))
+        edit(bgpcfgd, switch, lambda c: c["PORT"]["Ethernet12"].update(admin_status="up"))
+    found = understood(bgpcfgd)
+    assert frozenset(("dc1-leaf-01:Ethernet12", "dc1-leaf-02:Ethernet12")) not in cables(found)
+    assert any(note.startswith("10.66.0.0 is on dc1-leaf-01:Ethernet12 and") for note in found.cabling.notes)
+
+
+def test_long_names_stay_apart() -> None:
+    names = [node_name(f"gpu-server-of-the-training-cluster-number-{n}") for n in range(3)]
+    assert len(set(names)) == 3
+    assert all(len(n) <= 32 for n in names)
+    assert node_name("DC1_LEAF.01") == "dc1-leaf-01"
+
+
 def test_cabling_alone(bgpcfgd: Path) -> None:
     whole = cables(understood(bgpcfgd))
     for switch in ALL:

@@ -34,7 +34,8 @@ class Risk(IntEnum):
 HIGH = (
     "DEVICE_METADATA", "PORT", "BREAKOUT_CFG", "INTERFACE", "LOOPBACK_INTERFACE", "VLAN", "VLAN_MEMBER",
     "VLAN_INTERFACE", "PORTCHANNEL", "PORTCHANNEL_MEMBER", "PORTCHANNEL_INTERFACE", "BGP_", "ROUTE_", "PREFIX",
-    "STATIC_ROUTE", "ACL_", "VRF", "FEATURE",
+    "STATIC_ROUTE", "ACL_", "VRF", "FEATURE", "PREFIX_SET", "AS_PATH_SET", "COMMUNITY_SET", "VLAN_SUB_INTERFACE",
+    "VXLAN_TUNNEL", "MCLAG_DOMAIN", "BGP_BBR",
 )  # fmt: skip
 MEDIUM = ("SWITCH_HASH", "DOT1P_TO_TC_MAP", "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "LOSSLESS_TRAFFIC_PATTERN",
           "DEFAULT_LOSSLESS_BUFFER_PARAMETER", "POLICER", "SWITCH_TRIMMING")  # fmt: skip
@@ -162,7 +163,11 @@ def _qos(name: str, old: ConfigDb, new: ConfigDb) -> Iterator[ConfigChange]:
 def qos_of(config: ConfigDb, port: str) -> dict[str, str]:
     """The effective QoS of a port, flat."""
     q = port_qos(config, port)
+    shaper = config.get("SCHEDULER", {}).get(
+        _text(config.get("PORT_QOS_MAP", {}).get(port, {}).get("scheduler", "")), {}
+    )
     return {
+        **{f"port {k} (scheduler)": _text(v) for k, v in shaper.items()},
         **{f"{k}": v for k, v in q.maps.items()},
         **{f"PFC {k}": v for k, v in q.pfc.items()},
         **q.watchdog,

@@ -103,7 +103,8 @@ class _Inference:
     # ------------------------------------------------------------------------------------------------- evidence
 
     def _node(self, name: str) -> str:
-        return self.by_host.get(name.lower(), node_name(name))
+        short = name.lower().partition(".")[0]  # LLDP tells whole domain names
+        return self.by_host.get(name.lower()) or self.by_host.get(short) or node_name(name)
 
     def _claim(self, switch: str, port: str, far: str, far_port: str, source: str) -> None:
         node = self._node(far)
@@ -137,14 +138,19 @@ class _Inference:
     def _subnets(self) -> None:
         """Two ports that share a subnet for two are the ends of a cable."""
         owners: dict[object, list[tuple[str, str]]] = defaultdict(list)
+        addresses: dict[object, list[object]] = defaultdict(list)
         for s in self.switches.values():
             for port, found in addresses_of(s.config, "INTERFACE").items():
                 for a in found:
                     if port in s.config.get("PORT", {}) and a.network.prefixlen >= a.max_prefixlen - 2:
                         owners[a.network].append((s.name, port))
+                        addresses[a.network].append(a.ip)
         for network, ends in owners.items():
             nodes = sorted({node for node, _ in ends}, key=natural)
-            if len(ends) == 2 and len(nodes) == 2:
+            if len(ends) == 2 and len(set(addresses[network])) == 1:
+                where = " and ".join(f"{node}:{port}" for node, port in ends)
+                self.result.notes.append(f"{addresses[network][0]} is on {where}: taken as two subnets of one address")
+            elif len(ends) == 2 and len(nodes) == 2:
                 for near, far in (ends, reversed(ends)):
                     self.claims[near].append(Claim(*far, "subnet"))
             elif len(ends) > 2:

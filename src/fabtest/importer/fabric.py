@@ -61,6 +61,8 @@ _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
 #: Seeds of SONiC's switch.json.j2 by DEVICE_METADATA type; 0 for any other.
 SEED_OF_TYPE = {"torrouter": 0, "leafrouter": 10, "spinerouter": 25}
 DEFAULT_MTU = 9100
+#: Of a session that exchanges no routes a lab has (EVPN only).
+NO_FAMILY = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +332,8 @@ class _Builder:
             theirs = self.given[far.node].routing.bgp
             asn = x.asn if isinstance(x.asn, int) else theirs.asn if theirs else 0
             new = BgpSession(
-                port, far.node, far.port, asn, local, remote, x.families, x.allow_own_as, tuple(x.exports.items()),
-                tuple(x.accepts.items()),
+                port, far.node, far.port, asn, local, remote, x.families or NO_FAMILY, x.allow_own_as,
+                tuple(x.exports.items()), tuple(x.accepts.items()),
             )  # fmt: skip
             old = by_port.get(port)
             by_port[port] = new if old is None else BgpSession(

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ CONFIG, FRR, SWITCH_JSON, APPL_DB, LLDP = "config_db.json", "frr.conf", "switch.
 #: Files of a switch's folder that a lab uses.
 USED = (CONFIG, FRR, SWITCH_JSON)
 LARGEST = 64 << 20
+#: A port as SONiC and Linux name it, in a port description.
+PORT = re.compile(r"Ethernet\d{1,4}|eth\d{1,3}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,10 @@ class GivenSwitch:
 
 def node_name(hostname: str) -> str:
     """A hostname as the name of a node: lower case, hyphens for what a node name cannot have."""
-    return re.sub(r"[^a-z0-9-]+", "-", hostname.lower()).strip("-")[:32].strip("-")
+    name = re.sub(r"[^a-z0-9-]+", "-", hostname.lower()).strip("-")
+    if len(name) > 32:  # names of one beginning stay apart
+        name = f"{name[:25].strip('-')}-{zlib.crc32(hostname.encode(errors='replace')):08x}"[:32]
+    return name
 
 
 def read_given(folder: Path) -> list[GivenSwitch]:
@@ -146,7 +152,8 @@ def _lldp_entries(raw: bytes, path: Path) -> dict[str, tuple[str, str]]:
         if table == "LLDP_ENTRY_TABLE" and isinstance(fields, dict):
             far = str(fields.get("lldp_rem_sys_name", ""))
             if far:
-                found[port] = (far, str(fields.get("lldp_rem_port_desc") or fields.get("lldp_rem_port_id") or ""))
+                described, identity = (str(fields.get(f"lldp_rem_port_{x}") or "") for x in ("desc", "id"))
+                found[port] = (far, described if PORT.fullmatch(described) or not identity else identity)
     return found
 
 
@@ -156,7 +163,8 @@ def lldp_table(text: str) -> dict[str, tuple[str, str]]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 3 and re.fullmatch(r"Ethernet\d+", words[0]):
-            described = words[-1] if len(words) >= 5 and re.fullmatch(r"Ethernet\d+|eth\d+", words[-1]) else words[2]
+            # Not a description of several words, which may name a port of this switch.
+            described = words[4] if len(words) == 5 and PORT.fullmatch(words[4]) else words[2]
             found[words[0]] = (words[1], described)
     return found
 

@@ -117,6 +117,7 @@ class _Reader:
         self.lines = list(statements(text))
         self.warnings: list[str] = []
         self.profile = "traditional"
+        self.version: tuple[int, ...] = (8, 4)
         self.lists: dict[str, list[tuple[int, PrefixRule]]] = {}
         self.maps: dict[str, dict[int, list[tuple[bool, str]]]] = {}
         self.neighbours: dict[str, Neighbour] = {}
@@ -160,6 +161,8 @@ class _Reader:
     def _statement(self, context: tuple[str, ...], line: str, words: list[str]) -> None:
         if line.startswith("frr defaults "):
             self.profile = words[2]
+        elif line.startswith("frr version "):
+            self.version = tuple(int(x) for x in words[2].split(".")[:2] if x.isdecimal())
         elif words[0] in ("ip", "ipv6") and words[1] == "prefix-list":
             self._prefix_list(words)
         elif line.startswith("route-map "):
@@ -186,7 +189,7 @@ class _Reader:
     def _prefix_list(self, words: list[str]) -> None:
         name = words[2]
         rest = words[3:]
-        number = 5 + 5 * len(self.lists.get(name, []))
+        number = 5 + max((n for n, _ in self.lists.get(name, [])), default=0) // 5 * 5
         if rest[0] == "seq":
             number, rest = int(rest[1]), rest[2:]
         if rest[0] == "description":
@@ -215,8 +218,8 @@ class _Reader:
             self._neighbour(line, words)
         elif line.startswith("bgp listen range"):
             self.warn(line, "sessions with peers that are not listed are not part of the intended routes")
-        elif line.startswith("network "):
-            self.networks.append(ip_network(words[1], strict=False))
+        elif words[0] in ("network", "maximum-paths", "redistribute", "aggregate-address"):
+            self._family(4, line, words)  # FRR takes these for IPv4 unicast
 
     def _neighbour(self, line: str, words: list[str]) -> None:
         negated = words[0] == "no"
@@ -245,6 +248,8 @@ class _Reader:
             n.connect = int(rest[2])
         elif rest[0] == "timers":
             n.timers = (int(rest[1]), int(rest[2]))
+        elif rest[0] in ("route-map", "prefix-list", "allowas-in", "activate"):
+            self._family(4, "", ["neighbor", n.name, *rest])  # of IPv4 unicast, as FRR takes it
         elif rest[0] in ("ebgp-multihop", "disable-connected-check", "local-as"):
             self.warn(f"neighbor {n.name} {' '.join(rest)}", "sessions that are not over one cable are not modelled")
 
@@ -267,10 +272,12 @@ class _Reader:
                 n.families[family] = not negated
             elif rest[0] == "allowas-in":
                 n.allow_own_as[family] = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else 3
-            elif rest[0] == "route-map":
-                n.route_maps[family, rest[2]] = rest[1]
-            elif rest[0] == "prefix-list":
-                n.prefix_lists[family, rest[2]] = rest[1]
+            elif rest[0] in ("route-map", "prefix-list"):
+                chosen = n.route_maps if rest[0] == "route-map" else n.prefix_lists
+                if negated:
+                    chosen.pop((family, rest[2]), None)
+                else:
+                    chosen[family, rest[2]] = rest[1]
             elif rest[0] == "peer-group" and len(rest) == 2:
                 n.group = rest[1]
             elif rest[0] in ("default-originate", "filter-list", "distribute-list", "unsuppress-map", "as-override",
@@ -280,16 +287,16 @@ class _Reader:
     # ---------------------------------------------------------------------------------------------------- policies
 
     def _list(self, name: str) -> PrefixList:
-        # What FRR does with a list that is not there: it matches everything in a filter, nothing in a route-map.
+        # A list that is not there permits nothing, in a filter as in a route-map.
         return tuple(rule for _, rule in sorted(self.lists.get(name, []), key=lambda item: item[0]))
 
     def _filter(self, maps: tuple[str, ...], lists: tuple[str, ...] = ()) -> RouteFilter:
         parts = [self._map(name) for name in maps]
-        parts += [(Clause(True, self._list(name)),) for name in lists if name in self.lists]
+        parts += [(Clause(True, self._list(name)),) for name in lists]
         return RouteFilter(tuple(parts))
 
     def _map(self, name: str) -> tuple[Clause, ...]:
-        clauses = []
+        clauses: list[Clause] = []
         for number, entry in sorted(self.maps.get(name, {}).items()):
             permit = entry[0][0]
             match: PrefixList | None = None
@@ -304,8 +311,10 @@ class _Reader:
                 elif words[0] in ("match", "call") or words[:2] in (["set", "as-path"], ["set", "local-preference"],
                                                                    ["set", "weight"]):  # fmt: skip
                     self.warn(f"route-map {name} {number}: {line}", "not followed: the intended routes may differ")
-                elif words[0] == "on-match":
+                elif words[0] in ("on-match", "continue"):
                     goes_on = True
+                    if words[:2] != ["on-match", "next"]:
+                        self.warn(f"route-map {name} {number}: {line}", "taken as `on-match next`")
             if not goes_on:
                 clauses.append(Clause(permit, match))
         return tuple(clauses)
@@ -315,7 +324,10 @@ class _Reader:
     def _sessions(self) -> Iterator[Session]:
         keepalive, hold, connect = TIMERS.get(self.profile, TIMERS["traditional"])
         keepalive, hold = self.timers or (keepalive, hold)
-        policy = self.requires_policy if self.requires_policy is not None else self.profile == "traditional"
+        # RFC 8212 is a default of FRR since 7.4, but of its datacenter profile.
+        policy = self.requires_policy
+        if policy is None:
+            policy = self.profile == "traditional" and self.version >= (7, 4)
         for n in self.neighbours.values():
             if n.group == "":
                 continue
