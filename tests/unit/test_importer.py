@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from fabtest.errors import FabtestError, FileProblem, TopologyError
-from fabtest.importer.files import lldp_table, node_name, read_cabling, read_given
+from fabtest.importer.files import lldp_table, node_name, read_given
 from fabtest.importer.limits import limits_of
 from fabtest.importer.load import fabric_of
 from fabtest.importer.topology import Imported, understand
+from fabtest.lint.cabling import read_cabling
 from fabtest.model import Fabric, Tier
 from fabtest.render import iter_files, write_tree
 from fabtest.topology import load_fabric, load_fabric_text, topology_path

@@ -249,7 +249,23 @@ BETWEEN: dict[str, Callable[[Config], None]] = {
 }
 
 
-@pytest.mark.parametrize("rule", sorted(FABRIC_RULES))
+def test_cables_as_planned(tmp_path: Path) -> None:
+    """FAB107: a rendering has its own cabling.csv, and fits it; with another plan, both ends of the cable are named."""
+    write_tree(iter_files(load_fabric(shipped_topologies()["clos-2x2"])), tmp_path)
+    assert lint_paths([tmp_path]).findings == ()
+    plan = tmp_path / "cabling.csv"
+    plan.write_text(
+        plan.read_text().replace("leaf1,Ethernet240,spine1,Ethernet0", "leaf1,Ethernet240,spine2,Ethernet8")
+    )
+    found = lint_paths([tmp_path]).findings
+    assert {(f.rule, f.switch) for f in found} == {("FAB107", "leaf1"), ("FAB107", "spine2")}, found
+    assert all("cabling.csv has" in f.what for f in found)
+    plan.write_text("nonsense,x\n1,2\n")
+    with pytest.raises(FileProblem, match="must name the columns"):
+        lint_paths([tmp_path])
+
+
+@pytest.mark.parametrize("rule", sorted(set(FABRIC_RULES) - {"FAB107"}))
 def test_a_fault_between_switches(rule: str) -> None:
     fabric = load_fabric(shipped_topologies()["rail-4x4"])
     configs = [json.loads(json.dumps(render_config_db(fabric, s))) for s in fabric.switches]

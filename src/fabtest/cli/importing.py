@@ -39,8 +39,9 @@ def fabric_import(
     tiers, rails and planes from the cables. A lab of the topology runs the original files as they are.
     """
     from fabtest.errors import ConfigError, UsageError
-    from fabtest.importer.files import node_name, read_cabling, read_given
+    from fabtest.importer.files import node_name, read_given
     from fabtest.importer.topology import understand
+    from fabtest.lint.cabling import read_cabling
     from fabtest.topology import load_fabric_text
     from fabtest.topology.units import NAME
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
-from fabtest.importer.files import CablingRow, GivenSwitch, node_name
+from fabtest.importer.files import GivenSwitch, node_name
+from fabtest.lint.cabling import CablingRow
 from fabtest.lint.run import natural
 from fabtest.sonic.db import ConfigDb
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fabtest.errors import ConfigError
-from fabtest.importer.files import node_name, read_cabling, read_given
+from fabtest.importer.files import node_name, read_given
 from fabtest.importer.topology import understand
+from fabtest.lint.cabling import read_cabling
 from fabtest.model import Fabric
 from fabtest.topology import load_fabric_text, topology_path
 from fabtest.topology.load import read_topology

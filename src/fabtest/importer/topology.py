@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabtest.importer.cables import Cabling, FoundCable, infer_cables
-from fabtest.importer.files import CablingRow, GivenSwitch
+from fabtest.importer.files import GivenSwitch
 from fabtest.importer.roles import Roles, find_roles
+from fabtest.lint.cabling import CablingRow
 from fabtest.lint.run import natural
 from fabtest.model import Tier
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from fabtest.lint.cabling import CablingRow
 from fabtest.lint.rule import Hit, Severity
 from fabtest.lint.switch import SwitchConfig, number, text
 
 Fabric = Mapping[str, SwitchConfig]
 #: The rule of two files with one hostname; found where files become switches.
 SAME_NAME = "FAB106"
+#: Found where a ``cabling.csv`` lies in the folder.
+NOT_AS_CABLED = "FAB107"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ FABRIC_RULES = {
                    "telemetry take them for one.",
                    "Give every switch a hostname of its own; ASICs of one switch are config_db0.json, config_db1.json.",
                    "DEVICE_METADATA"),
+        FabricRule(NOT_AS_CABLED, Severity.ERROR, "DEVICE_NEIGHBOR is not as cabling.csv has it",
+                   "The file and the plan of the cables disagree: addresses, sessions and QoS are of another neighbour.",
+                   "Correct the file, or the plan.", "DEVICE_NEIGHBOR"),
         FabricRule("FAB022", Severity.WARNING, "Neighbouring tiers have the same DEVICE_METADATA type",
                    "The type picks ecmp_hash_seed and offset: with the same on both tiers, what one tier has chosen the next "
                    "chooses again, and paths stay idle (polarisation).",
@@ -95,6 +101,41 @@ def fabric_hits(fabric: Fabric) -> Iterator[tuple[str, str, Hit]]:
         if kinds[0] and kinds[0] == kinds[1] and frozenset((a, b)) not in tiers:
             tiers.add(frozenset((a, b)))
             yield "FAB022", a, Hit("DEVICE_METADATA|localhost|type", f"is {kinds[0]}, and {b} on {port} is too")
+
+
+def cabling_hits(fabric: Fabric, rows: Sequence[CablingRow]) -> Iterator[tuple[str, str, Hit]]:
+    """(rule, switch, hit) of every end whose DEVICE_NEIGHBOR is not as the plan of the cables has it."""
+    named = {name.lower(): name for name in fabric}
+    for row in rows:
+        for near, port, far, far_port in (
+            (row.a, row.a_port, row.b, row.b_port), (row.b, row.b_port, row.a, row.a_port),
+        ):  # fmt: skip
+            switch = named.get(near.lower())
+            if switch is None or not fabric[switch].has("DEVICE_NEIGHBOR"):
+                continue
+            own = _by_alias(fabric[switch], port)
+            said = fabric[switch].table("DEVICE_NEIGHBOR").get(own)
+            if said is None:
+                yield (
+                    NOT_AS_CABLED,
+                    switch,
+                    Hit("DEVICE_NEIGHBOR", f"has no {own}, cabling.csv has {far}:{far_port} there"),
+                )
+                continue
+            name, their = text(said.get("name")), text(said.get("port"))
+            there = named.get(far.lower())
+            ports = {far_port, _by_alias(fabric[there], far_port) if there else far_port}
+            theirs = {their, _by_alias(fabric[there], their) if there else their}
+            if name.lower() != far.lower() or (their and not ports & theirs):
+                where = f"DEVICE_NEIGHBOR|{own}"
+                yield NOT_AS_CABLED, switch, Hit(where, f"says {name}:{their}, cabling.csv has {far}:{far_port}")
+
+
+def _by_alias(s: SwitchConfig, port: str) -> str:
+    """A port by its name or its alias."""
+    if port in s.table("PORT"):
+        return port
+    return next((name for name, row in s.table("PORT").items() if text(row.get("alias")) == port), port)
 
 
 def _ends(fabric: Fabric, a: str, a_port: str, b: str, b_port: str) -> Iterator[tuple[str, str, Hit]]:

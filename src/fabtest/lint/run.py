@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fabtest.errors import FileProblem, UsageError
 from fabtest.lint import rules_buffer, rules_port, rules_qos  # noqa: F401  (they fill RULES)
-from fabtest.lint.fabric import FABRIC_RULES, SAME_NAME, FabricRule, fabric_hits
+from fabtest.lint.cabling import CablingRow, read_cabling
+from fabtest.lint.fabric import FABRIC_RULES, SAME_NAME, FabricRule, cabling_hits, fabric_hits
 from fabtest.lint.read import ConfigFile, Unreadable, read_config
 from fabtest.lint.rule import RULES, Rule, Severity
 from fabtest.lint.switch import SwitchConfig
@@ -107,7 +108,7 @@ def lint_paths(
         some_read = some_read or bool(group)
         broken += problems
         files += [*(str(f.path) for f in group), *(str(file) for file, _ in problems)]
-        found, not_checked = lint_files(group, profile, yang)
+        found, not_checked = lint_files(group, profile, yang, read_cabling(path) if path.is_dir() else ())
         findings += found
         unchecked += [*not_checked, *_beside(path, paths)]
     if broken and not some_read:
@@ -194,7 +195,10 @@ def _folder_name(path: Path) -> str:
 
 
 def lint_files(
-    files: Iterable[ConfigFile], profile: str = "auto", yang: YangModels | None = None
+    files: Iterable[ConfigFile],
+    profile: str = "auto",
+    yang: YangModels | None = None,
+    cabling: Sequence[CablingRow] = (),
 ) -> tuple[list[Finding], list[str]]:
     """Findings of a group of files, and what could not be checked."""
     findings: list[Finding] = []
@@ -231,8 +235,8 @@ def lint_files(
             what = f"{name} is also the hostname of {of_switch[name].path}"
             findings.append(Finding(str(file.path), file.line_of(where), SAME_NAME, name, where, what))
         fabric[name], of_switch[name] = s, file
-    if len(fabric) > 1:
-        for rule_id, name, hit in fabric_hits(fabric):
+    if len(fabric) > 1 or cabling:
+        for rule_id, name, hit in (*fabric_hits(fabric), *cabling_hits(fabric, cabling)):
             file = of_switch[name]
             findings.append(Finding(str(file.path), file.line_of(hit.where), rule_id, name, hit.where, hit.what))
     return findings, unchecked
