@@ -7,7 +7,7 @@ point-to-point subnets, BGP neighbours, ``cabling.csv``. What later evidence say
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
@@ -84,6 +84,7 @@ class _Inference:
         self.kinds: dict[str, str] = {}
         self.lengths: dict[tuple[str, str], int] = {}
         self.wired: set[tuple[str, str]] = set()
+        self.session_ports: dict[str, frozenset[str]] = {}
 
     def run(self) -> Cabling:
         for s in self.switches.values():
@@ -244,7 +245,7 @@ class _Inference:
     def _outside(self, switch: str, port: str, claim: Claim) -> None:
         """A far end without a configuration: a server, or a switch whose file is missing."""
         kind = self.kinds.get(claim.node, "")
-        session = any(port == near for near in self._session_ports(switch))
+        session = port in self._session_ports(switch)
         server = any(word in kind.lower() for word in NOT_SWITCHES) if kind else not session
         if not server:
             self.result.missing.append(
@@ -258,15 +259,18 @@ class _Inference:
             FoundCable(claim.node, claim.port, switch, port, claim.source, self.lengths.get((switch, port), 0))
         )
 
-    def _session_ports(self, switch: str) -> Iterator[str]:
+    def _session_ports(self, switch: str) -> frozenset[str]:
         """Ports over which the switch has BGP sessions."""
-        s = self.switches[switch]
-        bgp = s.routing.bgp
-        peers = {session.peer for session in bgp.sessions} if bgp else set()
-        for port, found in addresses_of(s.config, "INTERFACE").items():
-            if any(str(host) in peers for a in found for host in _neighbours_of(a)):
-                yield port
-        yield from (p for p in peers if p in s.config.get("PORT", {}))
+        if switch not in self.session_ports:
+            s = self.switches[switch]
+            bgp = s.routing.bgp
+            peers = {session.peer for session in bgp.sessions} if bgp else set()
+            found = {p for p in peers if p in s.config.get("PORT", {})}
+            for port, addresses in addresses_of(s.config, "INTERFACE").items():
+                if any(str(host) in peers for a in addresses for host in _neighbours_of(a)):
+                    found.add(port)
+            self.session_ports[switch] = frozenset(found)
+        return self.session_ports[switch]
 
     def _unnamed_servers(self) -> None:
         """Ports that are up, routed or in a VLAN, and of which nothing is said: a server of its own each."""
@@ -276,7 +280,7 @@ class _Inference:
         for s in self.switches.values():
             members = {key.partition("|")[2] for key in s.config.get("VLAN_MEMBER", {})}
             routed = addresses_of(s.config, "INTERFACE")
-            sessions = set(self._session_ports(s.name))
+            sessions = self._session_ports(s.name)
             for port, row in s.config.get("PORT", {}).items():
                 if (s.name, port) in self.wired or f"{s.name}:{port}" in open_ends or row.get("admin_status") != "up":
                     continue

@@ -38,8 +38,10 @@ def bgpcfgd_frr(config: ConfigDb) -> tuple[str, tuple[str, ...]]:
     for family, group in GROUP.items():
         lines.append(f" neighbor {group} peer-group")
         lines += _group_family(family, group, metadata, config)
+    tables = ("INTERFACE", "VLAN_INTERFACE", "LOOPBACK_INTERFACE", "PORTCHANNEL_INTERFACE")
+    own = {str(a.ip) for table in tables for _, a in _interfaces(config, table)}
     for key, row in config.get("BGP_NEIGHBOR", {}).items():
-        lines += _neighbour(key, row, config, metadata, warnings) if 4 in loopbacks else ()
+        lines += _neighbour(key, row, own, metadata, warnings) if 4 in loopbacks else ()
     lines += _networks(config, loopbacks)
     return "\n".join([*lines, "exit", "!", "end"]) + "\n", tuple(warnings)
 
@@ -122,7 +124,7 @@ def _group_family(family: int, group: str, metadata: Row, config: ConfigDb) -> I
     yield " exit-address-family"
 
 
-def _neighbour(key: str, row: Row, config: ConfigDb, metadata: Row, warnings: list[str]) -> Iterator[str]:
+def _neighbour(key: str, row: Row, own: set[str], metadata: Row, warnings: list[str]) -> Iterator[str]:
     """A row of BGP_NEIGHBOR. bgpcfgd leaves one out whose local address is on no interface."""
     where = f"BGP_NEIGHBOR|{key}"
     peer = key.removeprefix("default|")
@@ -135,8 +137,6 @@ def _neighbour(key: str, row: Row, config: ConfigDb, metadata: Row, warnings: li
     if not asn.isdigit():
         warnings.append(f"{where}|asn: {asn!r} is not an AS number; the neighbour is left out")
         return
-    own = {str(a.ip) for t in ("INTERFACE", "VLAN_INTERFACE", "LOOPBACK_INTERFACE", "PORTCHANNEL_INTERFACE")
-           for _, a in _interfaces(config, t)}  # fmt: skip
     if local and local not in own:
         warnings.append(f"{where}|local_addr: {local} is on no interface; bgpcfgd leaves the neighbour out")
         return
