@@ -222,6 +222,19 @@ def test_one_address_on_two_leaves_is_no_cable(bgpcfgd: Path) -> None:
     assert any(note.startswith("10.66.0.0 is on dc1-leaf-01:Ethernet12 and") for note in found.cabling.notes)
 
 
+def test_a_gateway_on_two_leaves(bgpcfgd: Path) -> None:
+    """An anycast gateway: the servers of both leaves share its subnet, and no address."""
+
+    def anycast(c: Config) -> None:
+        c["VLAN_INTERFACE"] = {"Vlan1000": {}, "Vlan1000|172.16.0.1/24": {}}
+
+    for switch in ALL[:2]:
+        edit(bgpcfgd, switch, anycast)
+    fabric, _ = fabric_of(str(bgpcfgd))
+    addresses = [str(a) for s in fabric.servers for p in s.ports for a in p.addresses]
+    assert sorted(addresses) == [f"172.16.0.{n}/24" for n in range(2, 8)]
+
+
 def test_long_names_stay_apart() -> None:
     names = [node_name(f"gpu-server-of-the-training-cluster-number-{n}") for n in range(3)]
     assert len(set(names)) == 3

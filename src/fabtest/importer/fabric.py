@@ -23,44 +23,42 @@ from ipaddress import (
 
 from fabtest.errors import Problem
 from fabtest.importer.cables import addresses_of
-from fabtest.importer.files import SWITCH_JSON, USED, GivenSwitch
+from fabtest.importer.config import (
+    DEFAULT_MTU,
+    cable_length,
+    hardware,
+    hashing,
+    port_mtu,
+    roce_class,
+    switch_ports,
+    switch_vlans,
+    timers,
+)
+from fabtest.importer.files import USED, GivenSwitch
+from fabtest.lint.switch import number
 from fabtest.model import (
-    BgpIntent,
     BgpSession,
-    EcnCurve,
     Emulation,
     Endpoint,
     Fabric,
     FailoverBounds,
-    HashIntent,
     Link,
     Nic,
     NicPort,
-    Port,
-    QosIntent,
     Server,
     Shape,
     Switch,
     SwitchBgp,
-    SwitchKind,
     Tier,
-    Vlan,
-    Watchdog,
 )
-from fabtest.sonic.db import ConfigDb, Row
-from fabtest.sonic.effective import rows_of
 from fabtest.sonic.frr_config import Session
-from fabtest.sonic.hash import SAI_DEFAULT_FIELDS
 from fabtest.topology.schema import CustomSpec
 from fabtest.topology.source import Source
-from fabtest.topology.units import format_speed, generated_mac
+from fabtest.topology.units import generated_mac
 
 Interface = IPv4Interface | IPv6Interface
 Network = IPv4Network | IPv6Network
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
-#: Seeds of SONiC's switch.json.j2 by DEVICE_METADATA type; 0 for any other.
-SEED_OF_TYPE = {"torrouter": 0, "leafrouter": 10, "spinerouter": 25}
-DEFAULT_MTU = 9100
 #: Of a session that exchanges no routes a lab has (EVPN only).
 NO_FAMILY = (0,)
 
@@ -88,9 +86,8 @@ class _Builder:
         self.given = given
         self.problems: list[Problem] = []
         self.node = {n.name: n for n in spec.nodes}
-        self.server = {s.name: n for n, s in enumerate(spec.servers)}
         self.routed = {name: addresses_of(s.config, "INTERFACE") for name, s in given.items()}
-        self.vlans = {name: _vlans(s.config) for name, s in given.items()}
+        self.vlans = {name: switch_vlans(s.config) for name, s in given.items()}
         self.links: list[Link] = []
 
     def fabric(self, name: str) -> tuple[Fabric | None, list[Problem]]:
@@ -112,9 +109,9 @@ class _Builder:
         link_at = {end: link for link in self.links for end in (link.a, link.b)}
         servers = self._servers()
         switches = tuple(self._switch(n.name, link_at) for n in self.spec.nodes)
-        sessions = [(s, x) for s in self.given.values() for x in (s.routing.bgp.sessions if s.routing.bgp else ())]
-        families = tuple(f for f in (4, 6) if any(f in x.families for _, x in sessions)) or self._families()
-        qos = _qos(self.given.values())
+        sessions = [x for s in self.given.values() if s.routing.bgp for x in s.routing.bgp.sessions]
+        families = tuple(f for f in (4, 6) if any(f in x.families for x in sessions)) or self._families()
+        qos = roce_class(self.given.values())
         if "qos" in self.source.data:
             from fabtest.topology.load import qos_intent
 
@@ -126,11 +123,11 @@ class _Builder:
             switches=switches,
             servers=servers,
             links=tuple(self.links),
-            bgp=_bgp(sessions),
+            bgp=timers(sessions),
             qos=qos,
             failover=FailoverBounds(self.spec.failover.carrier_loss, self.spec.failover.silent_loss),
             families=families,
-            unnumbered=any(x.is_interface for _, x in sessions),
+            unnumbered=any(x.is_interface for x in sessions),
             mtu=max(mtus, default=DEFAULT_MTU),
             emulation=Emulation(**self.spec.emulation.model_dump()),
         )
@@ -165,13 +162,11 @@ class _Builder:
 
     def _link(self, a: Endpoint, b: Endpoint, length: int) -> Link:
         rows = [self.given[e.node].config["PORT"][e.port] for e in (a, b) if e.node in self.given]
-        speeds = [speed for row in rows if (speed := _number(row.get("speed")))]
-        mtus = [_mtu(row) for row in rows]
+        speeds = [speed for row in rows if (speed := number(row.get("speed")))]
+        mtus = [port_mtu(row) for row in rows]
         tier = self._tier(a.node)
         one = self.node[b.node if tier is Tier.SERVER else a.node]
-        lengths = [
-            m for e in (b, a) if e.node in self.given and (m := _cable_length(self.given[e.node].config, e.port))
-        ]
+        lengths = [m for e in (b, a) if e.node in self.given and (m := cable_length(self.given[e.node].config, e.port))]
         return Link(
             a, b, tier, min(speeds, default=1) * 10**6, max(mtus), length or (lengths[0] if lengths else 1), one.plane,
             one.rail,
@@ -210,13 +205,15 @@ class _Builder:
         return [Nic(rail, rail, gpus, tuple(groups[rail])) for rail in sorted(groups)]
 
     def _vlan_hosts(self) -> dict[Endpoint, int]:
-        """Place of every server port among the cabled members of its VLAN."""
+        """Place of every server port in its VLAN's subnet, which may be on several leaves (an anycast gateway)."""
         found: dict[Endpoint, int] = {}
+        taken: dict[tuple[Interface, ...], int] = defaultdict(int)
         for name, vlans in self.vlans.items():
             cabled = [link.b.port for link in self.links if link.tier is Tier.SERVER and link.b.node == name]
             for vlan in vlans:
-                for n, port in enumerate(p for p in cabled if p in vlan.members):
-                    found[Endpoint(name, port)] = n
+                for port in (p for p in cabled if p in vlan.members):
+                    found[Endpoint(name, port)] = taken[vlan.addresses]
+                    taken[vlan.addresses] += 1
         return found
 
     def _attachment(
@@ -245,7 +242,7 @@ class _Builder:
         config = s.config
         metadata = config.get("DEVICE_METADATA", {}).get("localhost", {})
         bgp = s.routing.bgp
-        ports = _ports(config)
+        ports = switch_ports(config)
         loopbacks = tuple(a for found in addresses_of(config, "LOOPBACK_INTERFACE").values() for a in found)
         routed = {port: tuple(a) for port, a in self.routed[name].items() if Endpoint(name, port) in link_at}
         mac = str(metadata.get("mac", "")).lower()
@@ -261,7 +258,7 @@ class _Builder:
             plane=words.plane,
             unit=words.unit,
             rail=words.rail,
-            kind=_kind(config, ports),
+            kind=hardware(config, ports),
             mac=mac,
             asn=bgp.asn if bgp else 0,
             router_id=(bgp and bgp.router_id) or next((str(a.ip) for a in loopbacks if a.version == 4), "0.0.0.0"),
@@ -271,7 +268,7 @@ class _Builder:
             vlans=self.vlans[name],
             server_prefixes=self._server_prefixes(name, server_ports, networks),
             sessions=self._sessions(name, link_at),
-            hash=_hash(s),
+            hash=hashing(s),
             bgp=SwitchBgp(
                 networks, tuple(bgp.max_paths.items()) if bgp else (), bgp.multipath_relax if bgp else True
             ),
@@ -364,33 +361,8 @@ class _Builder:
         return tuple(v for v in (4, 6) if v in versions) or (4,)
 
 
-# ------------------------------------------------------------------------------------------------- parts of a file
-
-
 def _within(inner: Network, outer: Network) -> bool:
     return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]
-
-
-def _number(value: object) -> int | None:
-    if len(str(value)) > 20:
-        return None
-    try:
-        return int(str(value))
-    except ValueError:
-        return None
-
-
-def _mtu(row: Row) -> int:
-    mtu = _number(row.get("mtu"))
-    return mtu if mtu is not None and 68 <= mtu <= 9216 else DEFAULT_MTU
-
-
-def _cable_length(config: ConfigDb, port: str) -> int:
-    for row in config.get("CABLE_LENGTH", {}).values():
-        text = str(row.get(port, "")).removesuffix("m")
-        if text.isascii() and text.isdecimal() and len(text) < 10:
-            return int(text)
-    return 0
 
 
 def _beside(gateway: Interface, place: int) -> Interface | None:
@@ -407,121 +379,3 @@ def _beside(gateway: Interface, place: int) -> Interface | None:
         offset = 1 + (offset - 1) % last
     address = network.network_address + offset
     return None if address == gateway.ip else ip_interface(f"{address}/{network.prefixlen}")
-
-
-def _vlans(config: ConfigDb) -> tuple[Vlan, ...]:
-    addresses = addresses_of(config, "VLAN_INTERFACE")
-    members: dict[str, list[str]] = defaultdict(list)
-    for key, row in config.get("VLAN_MEMBER", {}).items():
-        vlan, _, port = key.partition("|")
-        if row.get("tagging_mode") == "untagged" and port in config.get("PORT", {}):
-            members[vlan].append(port)
-    found = []
-    for name in config.get("VLAN", {}):
-        vid = _number(name.removeprefix("Vlan"))
-        if vid is not None:
-            found.append(Vlan(vid, tuple(members[name]), tuple(addresses.get(name, ()))))
-    return tuple(found)
-
-
-def _ports(config: ConfigDb) -> tuple[Port, ...]:
-    modes = {port: str(row.get("brkout_mode", "")) for port, row in config.get("BREAKOUT_CFG", {}).items()}
-    found = []
-    parent, mode = "", ""
-    for n, (name, row) in enumerate(config.get("PORT", {}).items(), 1):
-        speed = (_number(row.get("speed")) or 1) * 10**6
-        subport = _number(row.get("subport")) or 0
-        if subport <= 1 or not parent:
-            parent, mode = name, modes.get(name, "")
-        lanes = tuple(int(x) for x in str(row.get("lanes", "")).split(",") if _number(x) is not None)
-        found.append(
-            Port(
-                name=name, alias=str(row.get("alias", name)), index=_number(row.get("index")) or n, lanes=lanes,
-                speed=speed, subport=subport, breakout=mode or f"1x{format_speed(speed)}", parent=parent,
-                fec=str(row.get("fec", "none")),
-            )
-        )  # fmt: skip
-    return tuple(found)
-
-
-def _kind(config: ConfigDb, ports: tuple[Port, ...]) -> SwitchKind:
-    metadata = config.get("DEVICE_METADATA", {}).get("localhost", {})
-    first = ports[0] if ports else None
-    return SwitchKind(
-        hwsku=str(metadata.get("hwsku", "")),
-        platform=str(metadata.get("platform", "")),
-        ports=len({p.parent for p in ports}),
-        port_speed=max((p.speed for p in ports), default=0),
-        lanes_per_port=max((len(p.lanes) for p in ports), default=1) or 1,
-        fec=first.fec if first else "none",
-        first_lane=first.lanes[0] if first and first.lanes else 1,
-    )
-
-
-def _hash(s: GivenSwitch) -> HashIntent:
-    """Fields of SWITCH_HASH, and the seed: of ``switch.json`` where it is given, else as the type of switch has it."""
-    value = s.config.get("SWITCH_HASH", {}).get("GLOBAL", {}).get("ecmp_hash")
-    fields = [value] if isinstance(value, str) else list(value or SAI_DEFAULT_FIELDS)
-    kind = str(s.config.get("DEVICE_METADATA", {}).get("localhost", {}).get("type", ""))
-    seed = seed_of(s.files.get(SWITCH_JSON))
-    return HashIntent(tuple(fields), SEED_OF_TYPE.get(kind.lower(), 0) if seed is None else seed)
-
-
-def seed_of(switch_json: bytes | None) -> int | None:
-    """``ecmp_hash_seed`` of a switch.json, as SONiC writes it (a list of operations) or as a plain object."""
-    match = re.search(rb'"ecmp_hash_seed"\s*:\s*"?(\d{1,10})"?', switch_json or b"")
-    return int(match[1]) if match else None
-
-
-def _bgp(sessions: list[tuple[GivenSwitch, Session]]) -> BgpIntent:
-    """The fabric's timers: the slowest anywhere; BFD where every session has it."""
-    every = [x for _, x in sessions if not x.shutdown]
-    if not every:
-        return BgpIntent()
-    return BgpIntent(
-        keepalive_s=max(x.keepalive_s for x in every),
-        hold_s=max(x.hold_s for x in every),
-        connect_s=max(x.connect_s for x in every),
-        bfd=all(x.bfd for x in every),
-    )
-
-
-def _qos(switches: Iterable[GivenSwitch]) -> QosIntent:
-    """The class of RoCE: the lossless priority of most ports, the DSCP that lead to it, ECN and watchdog if any."""
-    votes: dict[tuple[int, ...], int] = defaultdict(int)
-    chosen: dict[tuple[int, ...], tuple[ConfigDb, str]] = {}
-    for s in switches:
-        for port, row in s.config.get("PORT_QOS_MAP", {}).items():
-            priorities = tuple(
-                sorted({int(p) for p in str(row.get("pfc_enable", "")).split(",") if p.strip().isdigit()})
-            )
-            if port != "global" and priorities:
-                votes[priorities] += 1
-                chosen.setdefault(priorities, (s.config, port))
-    if not votes:
-        return QosIntent("lossy", pfc_priorities=())
-    priorities = max(votes, key=lambda p: votes[p])
-    config, port = chosen[priorities]
-    name = str(config["PORT_QOS_MAP"][port].get("dscp_to_tc_map", ""))
-    tc_of = {
-        int(d): int(str(tc))
-        for d, tc in config.get("DSCP_TO_TC_MAP", {}).get(name, {}).items()
-        if d.isdigit() and str(tc).isdigit()
-    }
-    tc = 3 if 3 in priorities else priorities[0]
-    dscps = sorted(d for d, t in tc_of.items() if t == tc)
-    dscp = next((d for d in (26, 24, *dscps) if d in dscps), 26)
-    curve = None
-    wred = str(rows_of(config, "QUEUE", port).get(tc, {}).get("wred_profile", ""))
-    profile = config.get("WRED_PROFILE", {}).get(wred, {})
-    if str(profile.get("ecn", "ecn_none")) != "ecn_none":
-        values = [_number(profile.get(f"green_{x}")) for x in ("min_threshold", "max_threshold", "drop_probability")]
-        speed = (_number(config.get("PORT", {}).get(port, {}).get("speed")) or 100_000) / 100_000
-        if None not in values:
-            kmin, kmax, pmax = (int(v or 0) for v in values)
-            curve = EcnCurve(max(1, int(kmin / speed)), max(1, int(kmax / speed)), pmax)
-    guarded = bool(config.get("PFC_WD", {}).get(port)) or "pfcwd_sw_enable" in config["PORT_QOS_MAP"][port]
-    return QosIntent(
-        "roce-lossless", roce_dscp=dscp, roce_tc=tc, cnp_dscp=48, cnp_tc=tc_of.get(48, 6), pfc_priorities=priorities,
-        ecn_at_100g=curve, watchdog=Watchdog() if guarded else None,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fabtest.errors import ConfigError, FileProblem
-from fabtest.lint.read import parse_config, read_config
+from fabtest.lint.read import parse_config, read_bytes, read_config
 from fabtest.lint.run import config_files, natural, switch_name
 from fabtest.sonic.db import ConfigDb
 from fabtest.sonic.routing_config import RoutingConfig, routing_config
@@ -21,7 +21,6 @@ from fabtest.topology.units import NAME
 CONFIG, FRR, SWITCH_JSON, APPL_DB, LLDP = "config_db.json", "frr.conf", "switch.json", "appl_db.json", "lldp.txt"
 #: Files of a switch's folder that a lab uses.
 USED = (CONFIG, FRR, SWITCH_JSON)
-LARGEST = 64 << 20
 #: A port as SONiC and Linux name it, in a port description.
 PORT = re.compile(r"Ethernet\d{1,4}|eth\d{1,3}")
 
@@ -100,11 +99,11 @@ def read_switch(root: Path, where: str, name: str = "") -> GivenSwitch:
             f"{file}: the hostname {hostname!r} cannot be made a node name",
             hint="set DEVICE_METADATA|localhost|hostname",
         )
-    files = {CONFIG: _bytes(file)}
+    files = {CONFIG: read_bytes(file)}
     beside = {n: file.parent / n for n in (FRR, SWITCH_JSON)} if file.name == CONFIG else {
         FRR: file.with_name(f"{file.stem}.frr.conf")
     }  # fmt: skip
-    files |= {n: _bytes(p) for n, p in beside.items() if p.is_file()}
+    files |= {n: read_bytes(p) for n, p in beside.items() if p.is_file()}
     inside = file.parent if file.name == CONFIG else None
     folder = str(file.relative_to(root) if inside is None else inside.relative_to(root))
     return GivenSwitch(own, hostname, folder, read.config, files, _lldp(inside) if inside else {})
@@ -116,24 +115,15 @@ def from_files(name: str, files: dict[str, bytes]) -> GivenSwitch:
     return GivenSwitch(name, switch_name(read), name, read.config, dict(files), {})
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise FileProblem(f"{path} is larger than {LARGEST >> 20} MB", hint="is it the right file?")
-        return path.read_bytes()
-    except OSError as error:
-        raise FileProblem(f"cannot read {path}: {error.strerror}") from None
-
-
 # ------------------------------------------------------------------------------------------------ where cables are
 
 
 def _lldp(folder: Path) -> dict[str, tuple[str, str]]:
     """Neighbours by LLDP: of a dump of APPL_DB (``appl_db.json``), or of ``show lldp table`` (``lldp.txt``)."""
     if (folder / APPL_DB).is_file():
-        return _lldp_entries(_bytes(folder / APPL_DB), folder / APPL_DB)
+        return _lldp_entries(read_bytes(folder / APPL_DB), folder / APPL_DB)
     if (folder / LLDP).is_file():
-        return lldp_table(_bytes(folder / LLDP).decode(errors="replace"))
+        return lldp_table(read_bytes(folder / LLDP).decode(errors="replace"))
     return {}
 
 

@@ -12,9 +12,10 @@ from fabtest.importer.cables import Cabling
 from fabtest.importer.files import GivenSwitch
 from fabtest.lint.run import natural
 from fabtest.model import Tier
+from fabtest.sonic.config_db import DEVICE_TYPE
 
 #: DEVICE_METADATA type -> tier, where no cable tells.
-TIER_OF_TYPE = {"torrouter": Tier.LEAF, "leafrouter": Tier.SPINE, "spinerouter": Tier.SUPERSPINE}
+TIER_OF_TYPE = {kind.lower(): tier for tier, kind in DEVICE_TYPE.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabtest.errors import FileProblem
-
-LARGEST = 64 << 20
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise FileProblem(f"{path} is larger than {LARGEST >> 20} MB", hint="is it the right file?")
-        return path.read_bytes().decode(errors="replace")
-    except OSError as error:
-        raise FileProblem(f"cannot read {path}: {error.strerror}") from None
+from fabtest.lint.read import read_bytes
 
 
 def _is_number(text: str) -> bool:
@@ -45,7 +35,7 @@ def read_cabling(folder: Path) -> list[CablingRow]:
     if not path.is_file():
         return []
     try:
-        rows = list(csv.DictReader(io.StringIO(_text(path))))
+        rows = list(csv.DictReader(io.StringIO(read_bytes(path).decode(errors="replace"))))
     except csv.Error as error:
         raise FileProblem(f"{path}: {error}") from None
     needed = ("a", "a_port", "b", "b_port")

@@ -58,14 +58,18 @@ class ConfigFile:
 
 def read_config(path: Path) -> ConfigFile:
     """Raises Unreadable, with line and column, where a file cannot be read as a configuration at all."""
+    return parse_config(path, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file of a switch. Raises Unreadable, also where it is far too large to be one."""
     try:
         size = path.stat().st_size
         if size > LARGEST:
             raise Unreadable(path, f"is {size >> 20} MB; a config_db.json is a few", hint="is it the right file?")
-        raw = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise Unreadable(path, f"cannot be read: {error.strerror}") from None
-    return parse_config(path, raw)
 
 
 def parse_config(path: Path, raw: bytes) -> ConfigFile:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fabtest.model import Tier
+
 POLICY_CUSTOM = 3
 FIELD_BITS = {
     "SRC_IP": 0x0001, "DST_IP": 0x0002, "IP_PROTOCOL": 0x0004, "IPV6_FLOW_LABEL": 0x0008, "L4_SRC_PORT": 0x0010,
@@ -18,6 +20,8 @@ FIELD_BITS = {
 }  # fmt: skip
 
 
+#: Seeds of SONiC's switch.json.j2 by tier (there: ToR, leaf, spine).
+TIER_SEED = {Tier.LEAF: 0, Tier.SPINE: 10, Tier.SUPERSPINE: 25}
 #: What an ASIC hashes where SWITCH_HASH is not set, as far as a fabric of routed links shows it: SAI's default native
 #: hash (saihash.h) has the five-tuple beside layer 2 fields.
 SAI_DEFAULT_FIELDS = ("SRC_IP", "DST_IP", "IP_PROTOCOL", "L4_SRC_PORT", "L4_DST_PORT")

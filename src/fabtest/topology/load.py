@@ -34,6 +34,7 @@ from fabtest.model import (
     Vlan,
     Watchdog,
 )
+from fabtest.sonic.hash import TIER_SEED
 from fabtest.topology.addressing import AddressPlan, check_pools
 from fabtest.topology.asn import asn_of
 from fabtest.topology.faults import fault_of, merge
@@ -45,8 +46,6 @@ from fabtest.topology.units import NAME, format_speed, generated_mac, parse_spee
 from fabtest.topology.wiring import Cable, ServerDecl, SwitchDecl, Wiring
 
 SERVER_VLAN = 100
-#: Seeds of SONiC's switch.json.j2 by tier (ToR, leaf, spine), used for `seed: per-tier`.
-TIER_SEED = {Tier.LEAF: 0, Tier.SPINE: 10, Tier.SUPERSPINE: 25}
 
 
 def load_fabric(file: str | FilePath) -> Fabric:
