@@ -28,6 +28,7 @@ from fabtest.litenode import lldp, publish
 from fabtest.litenode.database import INITIALIZED, client, read_config
 from fabtest.litenode.intent import TABLES, SwitchIntent, switch_intent
 from fabtest.litenode.kernel import apply_hash, apply_intent
+from fabtest.litenode.routing import RoutingFollower
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import (
     RTM_DELLINK,
@@ -45,11 +46,9 @@ from fabtest.runtime.netlink import (
     LinkInfo,
     NetlinkSocket,
 )
-from fabtest.runtime.reload import reload_frr
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
-from fabtest.sonic.lite_frr import lite_frr
-from fabtest.sonic.routing_config import APPLIED, REFUSED, ROUTING_TABLES, RoutingForm, followed, routing_form
+from fabtest.sonic.routing_config import ROUTING_TABLES
 
 log = logging.getLogger("fabtest.agent")
 
@@ -113,7 +112,6 @@ class Node:
         self.reader: Any = None
         self.warned: set[str] = set()
         self.hashed: object = None
-        self.routed: str | None = None
         self.counted: tuple[float, dict[str, LinkInfo]] | None = None
 
     def soon(self, what: str, now: float) -> None:
@@ -161,7 +159,7 @@ class Agent:
         self.running = True
         self.timers: list[tuple[float, float, Callable[[], None]]] = []
         self._retry: list[Node] = []
-        self.reloads = ThreadPoolExecutor(1)
+        self.routing = RoutingFollower()
         self._hello_at: dict[str, float] = {}
 
     def run(self) -> None:
@@ -192,10 +190,7 @@ class Agent:
         self._close()
 
     def _close(self) -> None:
-        self.reloads.shutdown(wait=False, cancel_futures=True)
-        self._close_wires()
-
-    def _close_wires(self) -> None:
+        self.routing.close()
         """Close the packet sockets side by side: the kernel waits a grace period (some 10 ms) for each."""
         with ThreadPoolExecutor(64) as pool:
             list(pool.map(lambda node: node.wire.close(), self.nodes.values()))
@@ -387,38 +382,7 @@ class Agent:
         self._write(node, DbId.STATE, "VLAN", state)
         self._write(node, DbId.APPL, "BUFFER", publish.buffer_tables(node.config))
         self._publish_ports(node)
-        self._follow_routing(node)
-
-    def _follow_routing(self, node: Node) -> None:
-        """Where SONiC makes FRR's configuration of CONFIG_DB, a change of CONFIG_DB is one of FRR's."""
-        if routing_form(node.config) is RoutingForm.GIVEN:
-            return
-        config = read_config(client(node.folder, DbId.CONFIG), ROUTING_TABLES)
-        text, digest = followed(config)
-        mark = node.folder / APPLIED
-        if not mark.is_file():  # as it was started
-            mark.write_text(digest)
-            node.routed = digest
-        if node.routed is None:
-            node.routed = mark.read_text()
-        if digest != node.routed:
-            node.routed = digest
-            loopbacks = {key.partition("|")[0] for key in config["LOOPBACK_INTERFACE"]}
-            self.reloads.submit(self._reload, node, lite_frr(text, sorted(loopbacks)), digest)
-
-    def _reload(self, node: Node, text: str, digest: str) -> None:
-        """One configuration after another, beside the loop: frr-reload takes a second or two."""
-        try:
-            file = node.folder / "frr.new.conf"
-            file.write_text(text)
-            (node.folder / "vtysh.conf").write_text("service integrated-vtysh-config\n")
-            reload_frr(node.place.vty, file)
-            (node.folder / REFUSED).unlink(missing_ok=True)
-            (node.folder / APPLIED).write_text(digest)
-            log.info("%s: FRR brought in line with CONFIG_DB", node.name)
-        except (FabtestError, OSError, ValueError) as error:
-            log.warning("%s: %s", node.name, error)
-            (node.folder / REFUSED).write_text(f"{digest}\n{error}\n")
+        self.routing.follow(node.name, node.folder, node.place.vty, node.config)
 
     def _on_netlink(self, node: Node) -> None:
         now = time.monotonic()

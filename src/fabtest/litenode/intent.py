@@ -34,7 +34,7 @@ class SwitchIntent:
     loopbacks: tuple[str, ...]
     vlans: dict[str, tuple[str, ...]]
     addresses: dict[str, frozenset[Interface]]
-    hash: KernelHash | None
+    hash: KernelHash
     lldp: bool
     warnings: tuple[str, ...] = field(default=())
 

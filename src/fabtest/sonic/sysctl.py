@@ -29,8 +29,8 @@ SWITCH_SYSCTLS: Sysctls = {
 SEED = "net.ipv4.fib_multipath_hash_seed"
 
 
-def hash_sysctls(hashing: KernelHash | None, seed: int | None, *, qp_hash: bool = False) -> Sysctls:
-    """ECMP hashing of a switch: without fields the kernel's default, layer 3.
+def hash_sysctls(hashing: KernelHash, seed: int | None, *, qp_hash: bool = False) -> Sysctls:
+    """ECMP hashing of a switch.
 
     ``qp_hash``: the policy that takes a packet's hash as it is, where a classifier has put one.
     """
@@ -38,11 +38,9 @@ def hash_sysctls(hashing: KernelHash | None, seed: int | None, *, qp_hash: bool 
     for family in ("ipv4", "ipv6"):
         if qp_hash:
             values[f"net.{family}.fib_multipath_hash_policy"] = 1
-        elif hashing:
+        else:
             values[f"net.{family}.fib_multipath_hash_policy"] = hashing.policy
             values[f"net.{family}.fib_multipath_hash_fields"] = hashing.fields
-        else:
-            values[f"net.{family}.fib_multipath_hash_policy"] = 0
     if seed is not None:
         values[SEED] = seed
     return values
