@@ -90,6 +90,20 @@ def test_frr_conf_switch_by_switch(tmp_path: Path) -> None:
     assert trial(str(before), str(after), "--at-once")["steps"][0]["switches"] == ["leaf1", "spine1"]
 
 
+def test_with_failover(tmp_path: Path) -> None:
+    """The failover suite before and after; and rails without spines carry traffic too, between servers of a leaf."""
+    report = trial("clos-2x2", "clos-2x2", "--failover")
+    assert report["safe"], report["reasons"]
+    for side in ("before", "after"):
+        assert "failover.link-carrier" in {v["check"] for v in report["suites"][side]}
+    assert report["traffic"]["sent"] > 100
+    rails = tmp_path / "rails.yml"
+    rails.write_text("kind: rail-only\nname: rails\nunits: 1\nrails: 2\nservers_per_unit: 2\n")
+    report = trial(str(rails), str(rails))
+    assert report["safe"], report["reasons"]
+    assert report["traffic"]["sent"] > 100
+
+
 def test_a_fabric_that_is_shut_for_a_moment(tmp_path: Path) -> None:
     """Both uplinks of a leaf go: traffic stands still for longer than allowed, and that is measured."""
 
@@ -107,9 +121,14 @@ def test_a_kept_lab_is_the_changed_one(tmp_path: Path) -> None:
     after = edited(
         tmp_path / "after", "bgpcfgd", "DC1-LEAF-01", lambda c: c["PORT"]["Ethernet56"].update(description="kept")
     )
-    fabtest("change-test", str(FABRICS / "bgpcfgd"), str(after), "--name", "t-kept", "--keep", timeout=120)
+    report = fabtest(
+        "change-test", str(FABRICS / "bgpcfgd"), str(after), "--name", "t-kept", "--keep", "--json", timeout=120
+    )
     try:
         assert json.loads(fabtest("lab-status", "--lab", "t-kept", "--json").stdout)["ok"]
+        suites = json.loads(fabtest("lab-test", "underlay", "ecmp", "qos-config", "--lab", "t-kept", "--json").stdout)
+        judged = json.loads(report.stdout)["suites"]["after"]
+        assert {v["check"] for v in judged} == {v["check"] for v in suites["verdicts"]}  # the same suites
         assert fabtest("config-diff", str(after), "t-kept").stdout == "no difference\n"
     finally:
         fabtest("lab-down", "t-kept")

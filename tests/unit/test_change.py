@@ -16,7 +16,7 @@ from fabtest.change.compare import StateChange, compare
 from fabtest.change.configs import changed_fabric, configs_of
 from fabtest.change.diff import Risk, config_diff
 from fabtest.change.snapshot import Snapshot, SwitchState, read, write
-from fabtest.change.trial import changed_switches
+from fabtest.change.trial import changed_switches, check_change
 from fabtest.errors import FileProblem, UsageError
 from fabtest.importer.load import fabric_of
 
@@ -120,15 +120,30 @@ def test_which_switches_change_and_in_which_order(tmp_path: Path) -> None:
     path = after / "DC1-SPINE-02" / "config_db.json"
     path.write_text(path.read_text().replace('"9100"', '"9000"'))
     before, _ = fabric_of(str(FABRICS / "bgpcfgd"))
-    fabric = changed_fabric(before, str(after))
+    fabric, _ = changed_fabric(before, str(after))
     assert changed_switches(before, fabric, []) == ["dc1-leaf-01", "dc1-spine-02"]
     assert changed_switches(before, fabric, ["dc1-spine-02"]) == ["dc1-spine-02", "dc1-leaf-01"]
     with pytest.raises(UsageError, match="no switch 'nobody'"):
         changed_switches(before, fabric, ["nobody"])
     assert same_configuration(before, fabric, "dc1-spine-01")
-    assert changed_fabric(before, str(FABRICS / "bgpcfgd")).switch == before.switch
+    assert changed_fabric(before, str(FABRICS / "bgpcfgd"))[0].switch == before.switch
     with pytest.raises(UsageError, match="other cables"):
         changed_fabric(before, "clos-2x2")
+
+
+def test_what_is_refused_before_a_lab_is_built(tmp_path: Path) -> None:
+    """A switch that would change where FRR's configuration comes from."""
+
+    def change(c: Config) -> None:
+        c["DEVICE_METADATA"]["localhost"]["docker_routing_config_mode"] = "split-unified"
+
+    before, _ = fabric_of(str(FABRICS / "bgpcfgd"))
+    after, _ = changed_fabric(before, str(changed(tmp_path, change)))
+    with pytest.raises(
+        UsageError, match=r"dc1-leaf-01: FRR's configuration comes from bgpcfgd before and from frr.conf"
+    ):
+        check_change(before, after, [])
+    check_change(before, before, [])
 
 
 # ------------------------------------------------------------------------------------------------------- states

@@ -95,9 +95,9 @@ def _qos(name: str, a: SwitchState, b: SwitchState) -> Iterator[StateChange]:
                     alike[db, what, x.get(what, ""), y.get(what, "")].append(where)
     for (db, what, was, now), places in alike.items():
         shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-        yield StateChange("qos", name, f"{db} {shown}: {what}", was, now, _guard_lost(what, was, now))
+        yield StateChange("qos", name, f"{db} {shown}: {what}", was, now, _qos_worse(what, was, now))
 
 
-def _guard_lost(what: str, was: str, now: str) -> bool:
+def _qos_worse(what: str, was: str, now: str) -> bool:
     """Something QoS had is gone, or has another value: whether that is better nobody but the operator can say."""
     return bool(was) or now == "missing"

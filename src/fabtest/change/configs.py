@@ -75,21 +75,24 @@ def live_configs(lab: Lab) -> Configs:
     return Configs(f"lab {lab.name}", found)
 
 
-def changed_fabric(before: Fabric, word: str) -> Fabric:
-    """The fabric ``before`` with the configurations of a folder, of a topology of the same cables, or of a lab.
+def changed_fabric(before: Fabric, word: str) -> tuple[Fabric, str]:
+    """The fabric ``before`` with the configurations of a folder, of a topology of the same cables, or of a lab; and
+    the text of a topology that says so.
 
     Raises UsageError where switches or cables differ.
     """
     from fabtest.topology import load_fabric, topology_path
+    from fabtest.topology.load import read_topology
 
     if not Path(word).is_dir() and (Path(word).is_file() or word in _shipped()):
-        after = load_fabric(topology_path(word))
+        path = topology_path(word)
+        after, text = load_fabric(path), read_topology(path)
         if {(link.a, link.b) for link in after.links} != {(link.a, link.b) for link in before.links}:
             raise UsageError(
                 f"{word} has other cables", hint="a change of configurations is tested, not one of the fabric's cables"
             )
-        return after
-    return with_configs(before, configs_of(word), word)
+        return after, text
+    return with_configs(before, configs_of(word), word), wiring_text(before)
 
 
 def _shipped() -> set[str]:

@@ -12,12 +12,12 @@ from typing import Any
 
 from fabtest import __version__
 from fabtest.change.diff import qos_of
-from fabtest.checks.observe import asic_objects, bgp_routes, links, sessions
+from fabtest.checks.observe import asic_objects, bgp_routes, links, name_maps, sessions
 from fabtest.errors import ExecError, FileProblem, LabError
 from fabtest.litenode.database import read_config
 from fabtest.model import Switch
 from fabtest.runtime.base import Capability, Lab
-from fabtest.sonic.asic import QOS_TYPES, NameMaps, asic_qos
+from fabtest.sonic.asic import QOS_TYPES, asic_qos
 from fabtest.sonic.db import DbId
 from fabtest.sonic.effective import QOS_TABLES
 
@@ -91,11 +91,7 @@ def _qos(lab: Lab, switch: Switch, cabled: list[str]) -> Iterator[tuple[str, dic
     yield "APPL_DB", rows
     if Capability.ASIC_DB in lab.capabilities:
         objects = asic_objects(node.db(DbId.ASIC), QOS_TYPES)
-        counters = node.db(DbId.COUNTERS)
-        names = NameMaps(
-            counters.hgetall("COUNTERS_PORT_NAME_MAP"), counters.hgetall("COUNTERS_QUEUE_NAME_MAP"),
-            counters.hgetall("COUNTERS_PG_NAME_MAP"),
-        )  # fmt: skip
+        names = name_maps(node)
         found = {}
         for port in cabled:
             q = asic_qos(objects, names, port)

@@ -12,14 +12,16 @@ from fabtest.change.compare import StateChange, compare
 from fabtest.change.configs import of_fabric
 from fabtest.change.diff import ConfigDiff, Risk, config_diff
 from fabtest.change.snapshot import Snapshot, take
-from fabtest.checks import ecmp, qos_config, underlay
 from fabtest.checks.converge import wait_converged
-from fabtest.checks.verdict import NotApplicable, Outcome, Verdict
+from fabtest.checks.suites import STEADY, run_suites
+from fabtest.checks.verdict import Outcome, Verdict
 from fabtest.errors import ExecError, NotConverged, UsageError
 from fabtest.model import Fabric
 from fabtest.roce.send import NicAddress, nic_addresses
 from fabtest.roce.stream import Path, Stream
 from fabtest.runtime.base import Lab
+from fabtest.sonic.config_db import render_config_db
+from fabtest.sonic.routing_config import routing_form
 from fabtest.topology.routing import reachable_pairs
 
 #: Flows per pair of NICs, and seconds between two packets of a flow.
@@ -84,34 +86,21 @@ def changed_switches(before: Fabric, after: Fabric, order: Sequence[str]) -> lis
     return [n for n in names if not same_configuration(before, after, n)]
 
 
-def checks_of(lab: Lab) -> list[Verdict]:
-    """Suites underlay, ecmp and qos-config, without pytest; what does not apply is left out."""
-    return list(_checks(lab))
-
-
-def _checks(lab: Lab) -> Iterator[Verdict]:
-    plain: tuple[Callable[[Lab], Verdict], ...] = (
-        underlay.links_up, underlay.cabling, underlay.sessions, underlay.routes, underlay.mtu, underlay.reachability,
-        ecmp.width, ecmp.asic_width, ecmp.one_path, ecmp.local, qos_config.maps, qos_config.pfc, qos_config.ecn,
-        qos_config.schedulers, qos_config.buffers, qos_config.watchdog, qos_config.asic,
-    )  # fmt: skip
-    for check in plain:
-        try:
-            yield check(lab)
-        except NotApplicable:
-            continue
-    measured = ecmp.Measurement(lab)
-    for measure in (ecmp.spreading, ecmp.polarisation):
-        try:
-            yield measure(lab, measured)
-        except NotApplicable:
-            continue
+def check_change(before: Fabric, after: Fabric, order: Sequence[str]) -> None:
+    """What can be known to be wrong before a lab is built. Raises UsageError."""
+    for name in changed_switches(before, after, order):
+        forms = [routing_form(render_config_db(f, f.switch[name])) for f in (before, after)]
+        if forms[0] is not forms[1]:
+            raise UsageError(
+                f"{name}: FRR's configuration comes from {forms[0]} before and from {forms[1]} after the change",
+                hint="SONiC restarts its routing container for that; bring AFTER up as a lab of its own",
+            )
 
 
 def run_trial(
     lab: Lab, after: Fabric, runtime: str, *, order: Sequence[str] = (), at_once: bool = False,
     pause: float = 2.0, timeout: float = 120.0, bound_ms: int | None = None, qos_expected: bool = False,
-    say: Say = lambda text: None,
+    suites: Sequence[str] = STEADY, say: Say = lambda text: None,
 ) -> Trial:  # fmt: skip
     """Change a lab that is up and converged to the configurations of ``after``. The lab is left changed.
 
@@ -123,7 +112,7 @@ def run_trial(
     bound = before.failover.carrier_ms if bound_ms is None else bound_ms
     names = changed_switches(before, after, order)
     say("suites before the change")
-    first = checks_of(lab)
+    first = run_suites(lab, suites)
     old = take(lab, runtime)
     changed = lab.with_fabric(after)
     traffic = _Traffic(lab)
@@ -141,7 +130,7 @@ def run_trial(
     finally:
         traffic.stop()
     say("suites after the change")
-    last = checks_of(changed)
+    last = run_suites(changed, suites)
     new = take(changed, runtime)
     diff = config_diff(of_fabric(before, "before"), of_fabric(after, "after"))
     done = tuple(traffic.step(s, following) for s, following in zip_longest(steps, steps[1:]))
@@ -233,23 +222,25 @@ class _Traffic:
 
 
 def _pairs(lab: Lab) -> list[tuple[NicAddress, NicAddress]]:
-    """A NIC of each leaf with one of the next leaf it should reach; of a fabric with one leaf, two of its NICs."""
+    """A NIC of each leaf with one of the next leaf it should reach; where there is none (rails without spines, a
+    single leaf), with one of another server on its own."""
     family = lab.fabric.families[0]
-    by_leaf: dict[str, NicAddress] = {}
+    by_leaf: dict[str, list[NicAddress]] = {}
     for server in lab.fabric.servers:
         for n in nic_addresses(lab, server.name, family):
-            by_leaf.setdefault(n.port.leaf.node, n)
+            by_leaf.setdefault(n.port.leaf.node, []).append(n)
     reach = reachable_pairs(lab.fabric)
     names = list(by_leaf)
-    found: list[tuple[str, str]] = []
+    found: dict[frozenset[str], tuple[NicAddress, NicAddress]] = {}
     for i, name in enumerate(names):
-        for step in range(1, len(names)):
-            other = names[(i + step) % len(names)]
-            if reach.get((name, other), False) and (other, name) not in found:
-                found.append((name, other))
-                break
-    chosen = found if len(found) <= PAIRS else [found[i * len(found) // PAIRS] for i in range(PAIRS)]
-    return [(by_leaf[a], by_leaf[b]) for a, b in chosen]
+        src = by_leaf[name][0]
+        others = (names[(i + step) % len(names)] for step in range(1, len(names)))
+        far = next((other for other in others if reach.get((name, other), False)), name)
+        dst = next((n for n in by_leaf[far] if n.server != src.server), None)
+        if dst is not None:
+            found.setdefault(frozenset((name, far)), (src, dst))
+    pairs = list(found.values())
+    return pairs if len(pairs) <= PAIRS else [pairs[i * len(pairs) // PAIRS] for i in range(PAIRS)]
 
 
 def _reasons(t: Trial) -> Iterator[str]:

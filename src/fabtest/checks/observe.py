@@ -13,6 +13,8 @@ from fabtest.model import Endpoint, Link, Switch
 from fabtest.runtime.base import Lab, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import LinkInfo, NetlinkSocket
+from fabtest.sonic.asic import NameMaps
+from fabtest.sonic.db import DbId
 from fabtest.topology.routing import Designed, designed_routes
 
 Network = IPv4Network | IPv6Network
@@ -152,6 +154,12 @@ def bfd_down(lab: Lab, switch: Switch) -> list[str]:
     up |= {str(p.get("interface")) for p in peers if p.get("status") == "up"}
     wanted = [peer for s in switch.sessions for peer in ([s.port] if s.unnumbered else [str(r.ip) for r in s.remote])]
     return [w for w in wanted if w not in up]
+
+
+def name_maps(node: LiveNode) -> NameMaps:
+    """COUNTERS_DB's names of the objects in a node's ASIC_DB."""
+    counters = node.db(DbId.COUNTERS)
+    return NameMaps(*(counters.hgetall(f"COUNTERS_{kind}_NAME_MAP") for kind in ("PORT", "QUEUE", "PG")))
 
 
 def asic_objects(connection: Any, types: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fabtest.checks.observe import asic_objects
+from fabtest.checks.observe import asic_objects, name_maps
 from fabtest.checks.verdict import Finding, NotApplicable, Verdict, judge
 from fabtest.litenode.database import read_config
 from fabtest.model import Switch
@@ -60,11 +60,7 @@ def asic(lab: Lab) -> Verdict:
         node = lab.node(switch.name)
         config = read_config(node.db(DbId.CONFIG), QOS_TABLES)
         objects = asic_objects(node.db(DbId.ASIC), QOS_TYPES)
-        counters = node.db(DbId.COUNTERS)
-        names = NameMaps(
-            counters.hgetall("COUNTERS_PORT_NAME_MAP"), counters.hgetall("COUNTERS_QUEUE_NAME_MAP"),
-            counters.hgetall("COUNTERS_PG_NAME_MAP"),
-        )  # fmt: skip
+        names = name_maps(node)
         for port in _cabled(lab, switch):
             ports += 1
             found, compared = asic_findings(config, objects, names, switch.name, port)

@@ -139,6 +139,7 @@ def _show_changes(changes: list[StateChange]) -> None:
         "pause": "seconds from one switch to the next",
         "timeout": "seconds to wait for convergence, before and after",
         "expect-qos": "QoS is meant to change: judge it by config-lint and the suites only, not by being different",
+        "failover": "run the failover suite too, before and after (half a minute each)",
         "outage": "longest outage of a flow, in milliseconds, that is safe; default: the fabric's failover bound",
         "name": "name of the lab; default: the fabric's",
         "runtime": "netns or containerlab, as in lab-up",
@@ -155,6 +156,7 @@ def change_test(
     pause: float = 2.0,
     timeout: float = 120.0,
     expect_qos: bool = False,
+    failover: bool = False,
     outage: int = 0,
     name: str = "",
     runtime: str = "",
@@ -166,9 +168,10 @@ def change_test(
     Brings BEFORE up and runs the suites; changes switch by switch to AFTER; runs the suites again, and compares.
     Exit code 0: safe; 1: not safe; 6: BEFORE did not converge.
     """
-    from fabtest.change.configs import changed_fabric, wiring_text
-    from fabtest.change.trial import run_trial
+    from fabtest.change.configs import changed_fabric
+    from fabtest.change.trial import check_change, run_trial
     from fabtest.checks.converge import wait_converged
+    from fabtest.checks.suites import STEADY, SUITES
     from fabtest.importer.load import fabric_of
     from fabtest.runtime.labs import chosen
     from fabtest.runtime.namespaces import require_root
@@ -178,7 +181,9 @@ def change_test(
     if outage < 0 or pause < 0 or timeout <= 0:
         raise UsageError("--outage, --pause and --timeout are not negative")
     fabric, source = fabric_of(before)
-    changed = changed_fabric(fabric, after)
+    changed, changed_source = changed_fabric(fabric, after)
+    wanted = [n for n in order.split(",") if n]
+    check_change(fabric, changed, wanted)
     labs = chosen(runtime, fabric.emulation.runtime)
     lab_name = name or fabric.name
     start = time.monotonic()
@@ -193,15 +198,16 @@ def change_test(
                 raise
         try:
             trial = run_trial(
-                lab, changed, labs.name, order=[n for n in order.split(",") if n], at_once=at_once, pause=pause,
+                lab, changed, labs.name, order=wanted, at_once=at_once, pause=pause,
                 timeout=timeout, bound_ms=outage or None, qos_expected=expect_qos,
+                suites=SUITES if failover else STEADY,
                 say=lambda text: err.print(text, style="dim"),
             )  # fmt: skip
         finally:
             if not keep:
                 labs.destroy(lab_name)
-            elif all(s.given for s in changed.switches):
-                LabFolder(lab_name).keep(changed, wiring_text(changed))
+            else:
+                LabFolder(lab_name).keep(changed, changed_source)
     seconds = round(time.monotonic() - start, 1)
     if json:
         print_json(trial_json(trial, lab_name, seconds))

@@ -12,10 +12,9 @@ from typing import Any
 
 from invoke.exceptions import Exit
 
+from fabtest.checks.suites import SUITES
 from fabtest.cli.common import JSON, LAB, err, fabtest_task, out, print_json, the_lab
 from fabtest.errors import FileProblem, LabError, UsageError
-
-SUITES = ("underlay", "ecmp", "qos-config", "failover")
 
 
 def suites_folder() -> Path:

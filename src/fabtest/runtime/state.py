@@ -63,6 +63,7 @@ class LabFolder:
     def keep(self, fabric: Fabric, source: str) -> None:
         """The topology and the configurations given with it, so that the lab needs neither where they came from."""
         self.topology.write_text(source)
+        shutil.rmtree(self.configs, ignore_errors=True)
         for switch in fabric.switches:
             for name, content in switch.given.items():
                 path = self.configs / switch.name / name
@@ -75,9 +76,7 @@ class LabFolder:
 
         record = self.read()
         name = record.topology if record else self.name
-        return load_fabric_text(
-            self.topology.read_text(), str(self.topology), default_name=name, configs=self.configs
-        )  # fmt: skip
+        return load_fabric_text(self.topology.read_text(), str(self.topology), default_name=name, configs=self.configs)
 
     def node(self, name: str) -> Path:
         """A node's folder."""
