@@ -41,11 +41,13 @@ def wait_converged(
             progress(n, len(switches))
             while not _right(lab, switch, wanted[switch.name]):
                 if time.monotonic() - start > timeout:
+                    lab.settle()
                     hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
                     raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
                 time.sleep(pause)
         if all(_right(lab, s, wanted[s.name]) for s in switches):
             progress(len(switches), len(switches))
+            lab.settle()
             return time.monotonic() - start
 
 

@@ -6,11 +6,15 @@ import json
 import logging
 import resource
 import sys
+import threading
 
 from fabtest.litenode.agent import Agent, Place, run
 from fabtest.model import Fabric
 from fabtest.runtime.namespaces import namespace_path
 from fabtest.runtime.state import LabFolder
+
+#: When the daemons of a lab stop yielding to each other at the latest.
+SETTLE_AFTER_S = 60
 
 
 def places(lab: LabFolder, fabric: Fabric) -> list[Place]:
@@ -39,6 +43,13 @@ def held_down(lab: LabFolder, fabric: Fabric, node: str) -> set[str]:
     return {key.partition(":")[2] for key, how in faults.items() if key.startswith(f"{node}:") and how == "carrier"}
 
 
+def settle(lab: LabFolder, fabric: Fabric) -> None:
+    """What made way while the fabric came up no longer does, even if nobody waits for it (``lab-up --no-wait``)."""
+    from fabtest.runtime.lab import NetnsLab
+
+    NetnsLab(lab, fabric).settle()
+
+
 def main(name: str) -> None:
     """Entry point of the agent process."""
     lab = LabFolder(name)
@@ -48,6 +59,9 @@ def main(name: str) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
     fabric = lab.fabric()
+    later = threading.Timer(SETTLE_AFTER_S, settle, (lab, fabric))
+    later.daemon = True
+    later.start()
     run(
         Agent(
             places(lab, fabric),

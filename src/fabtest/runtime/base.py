@@ -138,6 +138,9 @@ class Lab(Protocol):
     def start_node(self, name: str) -> None:
         """Power it on; it boots from its files."""
 
+    def settle(self) -> None:
+        """The fabric is up: what made way for others while it came up no longer does."""
+
     def with_fabric(self, fabric: Fabric) -> Lab:
         """The same lab, judged by another design of the same cables."""
 

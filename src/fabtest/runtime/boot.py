@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fabtest.errors import LabError
+from fabtest.errors import ExecError, LabError
 from fabtest.litenode import database
 from fabtest.model import Fabric, Server, Tier
 from fabtest.render.server import RULE_PRIORITY, server_network
@@ -19,6 +19,7 @@ from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
+from fabtest.runtime.vty import vty
 from fabtest.sonic.lite_frr import split_by_daemon, uses_bfd
 
 WORKERS = 8
@@ -26,9 +27,10 @@ WORKERS = 8
 LOOPBACK = re.compile(r'"(Loopback\d{1,5})["|]')
 #: FRR gives up root for this user, which its packages make.
 FRR_USER = "frr"
-#: bgpd first calls its peers 0.75 to 1 s after its start (BGP_INIT_START_TIMER, jittered): tiers this far apart do not
-#: collide. A collision (RFC 4271 6.8) costs a second.
-TIER_GAP_S = 0.35
+#: While a fabric comes up there is more to do than processors to do it. What is computed from the most input goes last,
+#: so that it is computed once: the bgpds of a tier yield to the tier above, whose routes they wait for, and zebras to
+#: every bgpd, since each next hop that comes later is another update of the kernel's route.
+NICE_PER_TIER, NICE_ZEBRA = 7, 15
 
 
 def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
@@ -41,8 +43,12 @@ def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
 def start_routing(
     lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """zebra, bgpd and, if asked for, bfdd of each switch: all of one kind before the next, and bgpd tier by tier, so
-    that the two ends of a session do not call each other at the same moment. ``meanwhile`` is done between tiers."""
+    """zebra, bgpd and, if asked for, bfdd of each switch. ``meanwhile`` is done while the zebras start.
+
+    bgpds start tier by tier, the next when all of one listen: those below are not there to be called, or call nobody
+    at the same moment (a connection collision, RFC 4271 6.8, costs a second), and a tier's sessions come up at once.
+    Several nodes' daemons yield to each other until ``settle``.
+    """
     with_bfd: list[NetnsNode] = []
     for node in nodes:
         run = node.folder / "run"
@@ -60,23 +66,38 @@ def start_routing(
             with_bfd.append(node)
     with ThreadPoolExecutor(WORKERS) as pool:
 
-        def start(daemon: str, some: Sequence[NetnsNode]) -> None:
+        def start(daemon: str, some: Sequence[NetnsNode], nice: int = 0) -> None:
             path = program(daemon, "frr")
-            list(pool.map(lambda node: _start_daemon(lab, path, daemon, node), some))
+            list(pool.map(lambda node: _start_daemon(lab, path, daemon, node, nice), some))
 
-        start("zebra", nodes)
-        _wait_for([node.folder / "run" / "zserv.api" for node in nodes])
+        def wait(daemon: str, some: Sequence[NetnsNode]) -> None:
+            list(pool.map(lambda node: _wait_for(daemon, node), some))
+
+        several = len(nodes) > 1
+        start("zebra", nodes, NICE_ZEBRA if several else 0)
+        meanwhile()
+        wait("zebra", nodes)
         start("bfdd", with_bfd)
         by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
             by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
-        ready = 0.0
-        for n, tier in enumerate(sorted(by_tier)):
-            time.sleep(max(0.0, ready - time.monotonic()))
-            start("bgpd", by_tier[tier])
-            ready = time.monotonic() + TIER_GAP_S
-            if n == 0:
-                meanwhile()
+        tiers = sorted(by_tier)
+        for above, tier in zip(reversed(range(len(tiers))), tiers, strict=True):
+            start("bgpd", by_tier[tier], NICE_PER_TIER * above)
+            if above:
+                wait("bgpd", by_tier[tier])
+
+
+def settle(lab: str, nodes: Iterable[NetnsNode]) -> None:
+    """Daemons no longer yield to each other: the fabric is up."""
+    for node in nodes:
+        for file in (node.folder / "run").glob("*.pid"):
+            try:
+                pid = int(file.read_text())
+            except (OSError, ValueError):
+                continue  # the daemon is starting, or ended
+            if processes.belongs(pid, lab):
+                processes.set_nice(pid, 0)
 
 
 def loopbacks_of(folder: Path) -> list[str]:
@@ -84,9 +105,11 @@ def loopbacks_of(folder: Path) -> list[str]:
     return sorted(set(LOOPBACK.findall((folder / "config_db.json").read_bytes().decode(errors="replace"))))
 
 
-def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode) -> None:
+def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode, nice: int) -> None:
     log = node.folder / "log" / f"{daemon}.out"
-    spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
+    pid = spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
+    if nice:
+        processes.set_nice(pid, nice)
 
 
 def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
@@ -101,17 +124,18 @@ def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
     return argv
 
 
-def _wait_for(paths: Sequence[Path], timeout: float = 60.0) -> None:
+def _wait_for(daemon: str, node: NetnsNode, timeout: float = 60.0) -> None:
+    """Until a daemon has read its configuration: it answers then, and listens. Raises LabError."""
     deadline = time.monotonic() + timeout
-    left = list(paths)
-    while left:
-        left = [p for p in left if not p.exists()]
-        if left and time.monotonic() > deadline:
-            node = left[0].parent.parent
-            out = node / "log" / "zebra.out"
-            tail = out.read_text(errors="replace").strip()[-300:] if out.is_file() else ""
-            raise LabError(f"zebra of {node.name} does not start", hint=tail or None)
-        if left:
+    while True:
+        try:
+            vty(node.folder / "run" / f"{daemon}.vty", "show version", timeout)
+            return
+        except ExecError:
+            if time.monotonic() > deadline:
+                out = node.folder / "log" / f"{daemon}.out"
+                tail = out.read_text(errors="replace").strip()[-300:] if out.is_file() else ""
+                raise LabError(f"{daemon} of {node.name} does not start", hint=tail or None) from None
             time.sleep(0.02)
 
 

@@ -11,7 +11,15 @@ from fabtest.litenode.kernel import apply_intent
 from fabtest.model import Fabric
 from fabtest.runtime import processes
 from fabtest.runtime.base import Capability
-from fabtest.runtime.boot import agent_pid, boot_server, loopbacks_of, start_agent, start_redis, start_routing
+from fabtest.runtime.boot import (
+    agent_pid,
+    boot_server,
+    loopbacks_of,
+    settle,
+    start_agent,
+    start_redis,
+    start_routing,
+)
 from fabtest.runtime.live import LiveLab
 from fabtest.runtime.namespaces import inside, namespace_path
 from fabtest.runtime.netlink import NetlinkSocket
@@ -57,6 +65,10 @@ class NetnsLab(LiveLab):
             processes.end([Process(pid, "agent")], gently=(pid,))
         start_agent(self.name)
         processes.forget_children()
+
+    def settle(self) -> None:
+        """Daemons that yielded to each other no longer do."""
+        settle(self.name, [self.netns_node(switch.name) for switch in self.fabric.switches])
 
     def with_fabric(self, fabric: Fabric) -> NetnsLab:
         """The same lab, judged by another design of the same cables."""

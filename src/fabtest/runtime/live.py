@@ -63,6 +63,9 @@ class LiveLab:
         """A node that is known to be in the fabric."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Nothing made way."""
+
     def with_fabric(self, fabric: Fabric) -> LiveLab:
         """The same lab, judged by another design of the same cables."""
 

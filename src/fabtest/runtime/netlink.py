@@ -383,6 +383,8 @@ class NetlinkSocket:
     """A rtnetlink socket of the namespace the calling thread is in when it is made; usable from anywhere after."""
 
     CHUNK = 24 * 1024
+    #: More than the kernel puts into one datagram (32 KiB, netlink_recvmsg), and little enough for malloc to keep.
+    RECEIVE = 1 << 16
 
     def __init__(self, groups: int = 0) -> None:
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
@@ -448,7 +450,7 @@ class NetlinkSocket:
         return failed
 
     def _messages(self) -> Iterator[tuple[int, int, bytes]]:
-        data = self.socket.recv(1 << 20)
+        data = self.socket.recv(self.RECEIVE)
         offset = 0
         while offset + 16 <= len(data):
             length, kind, _, sequence, _ = _HEADER.unpack_from(data, offset)

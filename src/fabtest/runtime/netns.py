@@ -35,9 +35,6 @@ from fabtest.runtime.processes import program
 from fabtest.runtime.state import HOST_LIMITS, LabFolder, LabRecord, folders, locks_left
 from fabtest.sonic.sysctl import SWITCH_SYSCTLS
 
-#: Up to so many switches, databases are filled while the first bgpds wait for their peers; with more of them the
-#: machine has no time to spare then, and the spines would only come later.
-OVERLAP_SWITCHES = 64
 NO_IPV6 = {"net.ipv6.conf.all.disable_ipv6": 1, "net.ipv6.conf.default.disable_ipv6": 1}
 
 
@@ -150,11 +147,8 @@ class _Deployment:
         start_redis(self.lab, self.switches)
         self._links()
         self._interfaces()
-        early = len(self.switches) > OVERLAP_SWITCHES
-        if early:
-            self._databases()
         self.progress("routing", 0, len(self.switches))
-        start_routing(self.lab, self.switches, self.fabric, (lambda: None) if early else self._databases)
+        start_routing(self.lab, self.switches, self.fabric, self._databases)
         self.progress("agent", 0, 1)
         start_agent(self.lab)
         record.state = "up"

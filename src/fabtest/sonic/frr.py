@@ -10,7 +10,7 @@ from functools import cache
 
 import jinja2
 
-from fabtest.model import Fabric, Switch
+from fabtest.model import BgpSession, Fabric, Switch
 
 
 @cache
@@ -32,7 +32,7 @@ def render_frr(fabric: Fabric, switch: Switch) -> str:
         .render(
             switch=switch,
             bgp=fabric.bgp,
-            unnumbered=fabric.unnumbered,
+            peers=_peers,
             planes=len(fabric.planes),
             coalesce_ms=coalesce_ms(switch),
             # Those would refuse what this switch learned from their like: it is not sent to begin with.
@@ -44,12 +44,18 @@ def render_frr(fabric: Fabric, switch: Switch) -> str:
     )
 
 
+def _peers(session: BgpSession, family: int | None = None) -> list[str]:
+    """How frr.conf names the far end of a session: its port if unnumbered, else its addresses (of a family)."""
+    if session.unnumbered:
+        return [session.port]
+    return [str(remote.ip) for remote in session.remote if family in (None, remote.version)]
+
+
 def coalesce_ms(switch: Switch) -> int:
     """How long bgpd collects routes before it first sends them to a peer that came up, in ms.
 
     FRR starts at a second and goes up to ten as peers come up (bgpd/bgp_fsm.c): most of the time a small fabric takes
     to converge. It should be about as long as the switch's sessions take to come up, so that each peer gets all routes
-    in one batch: with a hundred peers that is seconds.
+    in one batch.
     """
-    sessions = len(switch.sessions)
-    return max(100, (15 if sessions <= 64 else 40) * sessions)
+    return max(100, 15 * len(switch.sessions))

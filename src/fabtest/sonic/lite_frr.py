@@ -69,7 +69,7 @@ def lite_frr(text: str, loopbacks: Iterable[str] = ("Loopback0",)) -> str:
     Loopbacks of a lite node are bridges without ports, which have no carrier: zebra must not look for one, or
     ``network`` statements find no route.
     """
-    lines = ["no zebra nexthop kernel enable"]
+    lines = ["no zebra nexthop kernel enable", "zebra dplane limit 10000"]
     for name in loopbacks:
         lines += [f"interface {name}", " no link-detect", "exit"]
     for raw in text.splitlines():
