@@ -28,7 +28,7 @@ def wait_converged(
     every BFD session up. Returns the seconds it took.
 
     Switches are looked at one after another, the next when one is right, and the less often the more there are, so
-    that waiting costs little of the machine that is busy converging; a last round sees that none has fallen back.
+    that waiting costs little of the machine that is busy converging; all of them once more after the last that was not.
     Raises NotConverged naming what is missing.
     """
     start = time.monotonic()
@@ -36,19 +36,22 @@ def wait_converged(
     switches = lab.fabric.switches
     pause = min(0.5, 0.05 + 0.004 * len(switches))
     wanted = {s.name: _packed(designed.routes[s.name]) for s in switches}
-    while True:
-        for n, switch in enumerate(switches):
-            progress(n, len(switches))
-            while not _right(lab, switch, wanted[switch.name]):
-                if time.monotonic() - start > timeout:
-                    lab.settle()
-                    hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
-                    raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
-                time.sleep(pause)
-        if all(_right(lab, s, wanted[s.name]) for s in switches):
-            progress(len(switches), len(switches))
+    at = right = 0  # the switch looked at, and how many in a row were right without a pause between
+    while right < len(switches):
+        switch = switches[at % len(switches)]
+        if _right(lab, switch, wanted[switch.name]):
+            right += 1
+            at += 1
+            progress(min(at, len(switches)), len(switches))
+            continue
+        right = 0
+        if time.monotonic() - start > timeout:
             lab.settle()
-            return time.monotonic() - start
+            hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
+            raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
+        time.sleep(pause)
+    lab.settle()
+    return time.monotonic() - start
 
 
 def _packed(routes: dict[Network, frozenset[str]]) -> Packed:

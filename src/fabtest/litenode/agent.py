@@ -46,6 +46,7 @@ from fabtest.runtime.netlink import (
     LinkInfo,
     NetlinkSocket,
 )
+from fabtest.runtime.processes import set_nice
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
 from fabtest.sonic.routing_config import ROUTING_TABLES
@@ -165,7 +166,7 @@ class Agent:
     def run(self) -> None:
         """Until SIGTERM."""
         self.ready.write_text(f"{os.getpid()}\n")
-        os.nice(10)  # forwarding and BGP come first
+        set_nice(os.getpid(), 10)  # forwarding and BGP come first
         now = time.monotonic()
         for place in self.places:
             node = Node(place)

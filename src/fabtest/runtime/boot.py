@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,16 +40,8 @@ def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
         spawn(database.redis_argv(server, node.folder), lab=lab, netns=node.netns, log=node.folder / "redis.log")
 
 
-def start_routing(
-    lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """zebra, bgpd and, if asked for, bfdd of each switch. ``meanwhile`` is done while the zebras start.
-
-    bgpds start tier by tier, the next when all of one listen: those below are not there to be called, or call nobody
-    at the same moment (a connection collision, RFC 4271 6.8, costs a second), and a tier's sessions come up at once.
-    Several nodes' daemons yield to each other until ``settle``.
-    """
-    with_bfd: list[NetnsNode] = []
+def prepare_routing(nodes: Iterable[NetnsNode]) -> None:
+    """The folders and files that a switch's routing daemons start from, made of its ``frr.conf``."""
     for node in nodes:
         run = node.folder / "run"
         (node.folder / "scratch").mkdir(exist_ok=True)
@@ -60,24 +52,36 @@ def start_routing(
         for stale in (*run.iterdir(), *node.folder.glob("frr.applied"), *node.folder.glob("frr.refused")):
             stale.unlink()
         conf = (node.folder / "frr.conf").read_text(errors="replace")
-        for daemon, text in split_by_daemon(conf, loopbacks_of(node.folder)).items():
+        texts = split_by_daemon(conf, loopbacks_of(node.folder))
+        if not uses_bfd(conf):
+            del texts["bfdd"]
+            (node.folder / "bfdd.conf").unlink(missing_ok=True)
+        for daemon, text in texts.items():
             (node.folder / f"{daemon}.conf").write_text(text)
-        if uses_bfd(conf):
-            with_bfd.append(node)
+
+
+def start_zebra(lab: str, node: NetnsNode, nice: int = NICE_ZEBRA) -> None:
+    """zebra of a switch whose interfaces are there; it starts while the caller goes on."""
+    _start_daemon(lab, "zebra", node, nice)
+
+
+def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
+    """bgpd and, if asked for, bfdd of each switch, once its zebra runs.
+
+    bgpds start tier by tier, the next when all of one listen: those below are not there to be called, or call nobody
+    at the same moment (a connection collision, RFC 4271 6.8, costs a second), and a tier's sessions come up at once.
+    Several nodes' daemons yield to each other until ``settle``.
+    """
     with ThreadPoolExecutor(WORKERS) as pool:
 
-        def start(daemon: str, some: Sequence[NetnsNode], nice: int = 0) -> None:
-            path = program(daemon, "frr")
-            list(pool.map(lambda node: _start_daemon(lab, path, daemon, node, nice), some))
+        def start(daemon: str, some: Iterable[NetnsNode], nice: int = 0) -> None:
+            list(pool.map(lambda node: _start_daemon(lab, daemon, node, nice), some))
 
-        def wait(daemon: str, some: Sequence[NetnsNode]) -> None:
+        def wait(daemon: str, some: Iterable[NetnsNode]) -> None:
             list(pool.map(lambda node: _wait_for(daemon, node), some))
 
-        several = len(nodes) > 1
-        start("zebra", nodes, NICE_ZEBRA if several else 0)
-        meanwhile()
         wait("zebra", nodes)
-        start("bfdd", with_bfd)
+        start("bfdd", [node for node in nodes if (node.folder / "bfdd.conf").exists()])
         by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
             by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
@@ -105,7 +109,8 @@ def loopbacks_of(folder: Path) -> list[str]:
     return sorted(set(LOOPBACK.findall((folder / "config_db.json").read_bytes().decode(errors="replace"))))
 
 
-def _start_daemon(lab: str, path: str, daemon: str, node: NetnsNode, nice: int) -> None:
+def _start_daemon(lab: str, daemon: str, node: NetnsNode, nice: int) -> None:
+    path = program(daemon, "frr")
     log = node.folder / "log" / f"{daemon}.out"
     pid = spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
     if nice:

@@ -15,10 +15,12 @@ from fabtest.runtime.boot import (
     agent_pid,
     boot_server,
     loopbacks_of,
+    prepare_routing,
     settle,
     start_agent,
     start_redis,
     start_routing,
+    start_zebra,
 )
 from fabtest.runtime.live import LiveLab
 from fabtest.runtime.namespaces import inside, namespace_path
@@ -132,6 +134,8 @@ class NetnsLab(LiveLab):
                 apply_intent(switch_intent(config), kernel, self.cut_ports(name))
             database.wait_ready(node.folder)
             database.load_config(node.folder, config)
+            prepare_routing([node])
+            start_zebra(self.name, node, nice=0)
             start_routing(self.name, [node], self.fabric)
         else:
             with inside(node.netns), NetlinkSocket() as kernel:

@@ -62,10 +62,10 @@ class LiveLab:
     def _node(self, name: str, role: str) -> LiveNode:
         """A node that is known to be in the fabric."""
 
-    @abstractmethod
     def settle(self) -> None:
         """Nothing made way."""
 
+    @abstractmethod
     def with_fabric(self, fabric: Fabric) -> LiveLab:
         """The same lab, judged by another design of the same cables."""
 

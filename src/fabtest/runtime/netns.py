@@ -1,9 +1,9 @@
 """Labs of network namespaces: lite SONiC switches and servers, on one kernel, with nothing to download.
 
-Order of a deploy, which is what makes it fast: all namespaces; all redis-servers (they start meanwhile); all links;
-all addresses and routes, every interface up; then all zebras, then all bgpds; CONFIG_DB is filled while they find
-each other; then the agent. No daemon sees an interface come up twice, and no session is tried before its peer's
-address exists.
+Order of a deploy, which is what makes it fast: all namespaces and links, and the files meanwhile; all redis-servers;
+all addresses and routes, every interface up, servers' first; a switch's zebra starts when its own are; CONFIG_DB is
+filled while they do; then the bgpds, tier by tier; then the agent. No session is tried before its peer's address
+exists. Until the fabric has converged, daemons yield to those whose routes they wait for (boot.NICE_PER_TIER).
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from fabtest.render import iter_files, write_tree
 from fabtest.render.server import SYSCTLS
 from fabtest.runtime import host, namespaces, processes
 from fabtest.runtime.base import LabInfo, Progress
-from fabtest.runtime.boot import WORKERS, agent_pid, boot_server, start_agent, start_redis, start_routing
+from fabtest.runtime.boot import (
+    WORKERS,
+    agent_pid,
+    boot_server,
+    prepare_routing,
+    start_agent,
+    start_redis,
+    start_routing,
+    start_zebra,
+)
 from fabtest.runtime.lab import NetnsLab
 from fabtest.runtime.live import stored_lab
 from fabtest.runtime.namespaces import inside, namespace_path
@@ -140,21 +149,27 @@ class _Deployment:
         )  # fmt: skip
         self.folder.write(record)
         self.folder.keep(self.fabric, self.source)
-        self.progress("files", 0, len(self.fabric.node_names))
-        write_tree(iter_files(self.fabric), self.folder.nodes)
         host.make_room(self.fabric, HOST_LIMITS)
-        self._namespaces()
+        with ThreadPoolExecutor(1) as meanwhile:  # the kernel makes namespaces and links, and Python has time
+            files = meanwhile.submit(self._files)
+            self._namespaces()
+            self._links()
+            self.progress("files", 0, len(self.fabric.node_names))
+            files.result()
         start_redis(self.lab, self.switches)
-        self._links()
         self._interfaces()
-        self.progress("routing", 0, len(self.switches))
-        start_routing(self.lab, self.switches, self.fabric, self._databases)
+        self._databases()
+        start_routing(self.lab, self.switches, self.fabric)
         self.progress("agent", 0, 1)
         start_agent(self.lab)
         record.state = "up"
         self.folder.write(record)
         processes.forget_children()
         return self.live
+
+    def _files(self) -> None:
+        write_tree(iter_files(self.fabric), self.folder.nodes)
+        prepare_routing(self.switches)
 
     def _each(self, stage: str, items: Sequence[Any], work: Callable[[Any], None]) -> None:
         """Work on items by a few threads; the first failure ends it."""
@@ -206,10 +221,12 @@ class _Deployment:
                 switch = self.fabric.switch.get(name)
                 if switch is None:
                     boot_server(self.fabric, self.fabric.server[name], kernel)
-                else:
-                    self._boot_switch(switch, kernel)
+                    return
+                self._boot_switch(switch, kernel)
+            start_zebra(self.lab, self.live.netns_node(name))
 
-        self._each("interfaces", self.fabric.node_names, boot)
+        servers = [server.name for server in self.fabric.servers]
+        self._each("interfaces", [*servers, *self.fabric.switch], boot)
 
     def _boot_switch(self, switch: Switch, kernel: NetlinkSocket) -> None:
         batch = Batch()

@@ -58,4 +58,4 @@ def coalesce_ms(switch: Switch) -> int:
     to converge. It should be about as long as the switch's sessions take to come up, so that each peer gets all routes
     in one batch.
     """
-    return max(100, 15 * len(switch.sessions))
+    return max(100, 10 * len(switch.sessions))
