@@ -147,7 +147,7 @@ def test_removed_bgp_neighbour(small: Lab) -> None:
     finally:
         vtysh(
             small, LEAF, "configure terminal", f"router bgp {asn}", f"neighbor {peer} remote-as {session.peer_asn}",
-            f"neighbor {peer} peer-group FABRIC", "address-family ipv4 unicast", f"neighbor {peer} activate",
+            "address-family ipv4 unicast", f"neighbor {peer} activate", f"neighbor {peer} prefix-list ADVERTISED out",
         )  # fmt: skip
         wait_converged(small, 60)
 
