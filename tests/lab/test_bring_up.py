@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from fabtest.checks.converge import wait_converged
-from fabtest.runtime import processes
 from fabtest.runtime.base import Lab
+from fabtest.runtime.priority import set_nice
 from fabtest.runtime.vty import vty
 from tests.lab.conftest import running
 
@@ -43,7 +43,7 @@ def test_only_processes_of_the_lab_are_touched(small: Lab) -> None:
     other = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")
     file = small.node("leaf1").folder / "run" / "other.pid"  # type: ignore[attr-defined]
     try:
-        processes.set_nice(other, 5)
+        set_nice(other, 5)
         file.write_text(f"{other}\n")
         small.settle()
         assert os.getpriority(os.PRIO_PROCESS, other) == 5

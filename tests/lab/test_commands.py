@@ -270,12 +270,22 @@ def test_already_up() -> None:
 
 
 def test_convergence_that_does_not_come(tmp_path: Path) -> None:
-    """The node and session that are missing are named, and the end of the node's log."""
-    done = fabtest("lab-up", "clos-4x2", "--name", "t-never", "--timeout", "0.3", ok=False)
+    """The node and session that are missing are named, and the end of the node's log: of a fabric in which one session
+    cannot come up, since each end waits for the other to call."""
+    files = tmp_path / "prod"
+    fabtest("config-render", "clos-2x2", "--out", str(files))
+    for node, peer in (("leaf1", "spine1"), ("spine1", "leaf1")):
+        conf = next(files.rglob(f"{node}/frr.conf"))
+        said = f" description {peer}:"
+        named = next(line.split()[1] for line in conf.read_text().splitlines() if said in line)
+        conf.write_text(
+            conf.read_text().replace(" !\n address-family", f" neighbor {named} passive\n !\n address-family")
+        )
+    done = fabtest("lab-up", str(files), "--name", "t-never", "--timeout", "2", ok=False)
     try:
         assert done.returncode == 6
-        assert "has not converged within 0.3 s" in done.stderr
-        assert re.search(r"leaf1: (session with spine|route|bgpd)", done.stderr)
+        assert "has not converged within 2 s" in done.stderr
+        assert re.search(r"leaf1: session with \S+ \(spine1 on \S+\) is Active", done.stderr)
         assert "last lines of leaf1's log" in done.stderr
     finally:
         fabtest("lab-down", "t-never")

@@ -46,7 +46,7 @@ from fabtest.runtime.netlink import (
     LinkInfo,
     NetlinkSocket,
 )
-from fabtest.runtime.processes import set_nice
+from fabtest.runtime.priority import set_nice
 from fabtest.runtime.vty import vty_json
 from fabtest.sonic.db import DbId
 from fabtest.sonic.routing_config import ROUTING_TABLES

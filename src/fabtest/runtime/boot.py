@@ -17,6 +17,7 @@ from fabtest.render.server import RULE_PRIORITY, server_network
 from fabtest.runtime import processes
 from fabtest.runtime.netlink import Batch, NetlinkSocket, hasten_neighbours
 from fabtest.runtime.node import NetnsNode
+from fabtest.runtime.priority import set_nice
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
 from fabtest.runtime.vty import vty
@@ -101,7 +102,7 @@ def settle(lab: str, nodes: Iterable[NetnsNode]) -> None:
             except (OSError, ValueError):
                 continue  # the daemon is starting, or ended
             if processes.belongs(pid, lab):
-                processes.set_nice(pid, 0)
+                set_nice(pid, 0)
 
 
 def loopbacks_of(folder: Path) -> list[str]:
@@ -114,7 +115,7 @@ def _start_daemon(lab: str, daemon: str, node: NetnsNode, nice: int) -> None:
     log = node.folder / "log" / f"{daemon}.out"
     pid = spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
     if nice:
-        processes.set_nice(pid, nice)
+        set_nice(pid, nice)
 
 
 def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:

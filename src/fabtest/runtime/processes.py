@@ -54,18 +54,6 @@ def spawn(argv: Sequence[str], *, lab: str, log: Path, netns: Path | None = None
     return int(child.pid)
 
 
-def set_nice(pid: int, nice: int) -> None:
-    """How much a process yields to others: 0 as usual, 19 most. All of its threads, and its session, which is what
-    counts where the kernel shares time between sessions first (autogroup, sched(7)). A process that ended is none."""
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), nice)
-        with open(f"/proc/{pid}/autogroup", "w") as group:
-            group.write(str(nice))
-    except OSError:
-        pass  # gone meanwhile, or a kernel without autogroup
-
-
 #: Children of this process, kept so that they are reaped and not warned about.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
