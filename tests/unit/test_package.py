@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fabtest.images.build import SONIC_LITE, context
 from fabtest.topology import shipped_topologies
 
 ROOT = Path(__file__).parents[2]
@@ -49,3 +50,20 @@ def test_it_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "leaf1" / "frr.conf").is_file()
+
+
+def test_the_lite_node_runs_with_what_its_image_holds(tmp_path: Path) -> None:
+    """The image has only some of the packages: the agent in it must import no other."""
+    folder = tmp_path / "image"
+    for name, content, _ in context(SONIC_LITE):
+        if name.startswith("fabtest/"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    assert not (folder / "fabtest" / "topology").exists()
+    script = (
+        f"import sys; sys.path = [{str(folder)!r}] + [p for p in sys.path if not p.endswith('src')]\n"
+        "import fabtest, fabtest.litenode.agent\n"
+        f"assert fabtest.__file__.startswith({str(folder)!r}), fabtest.__file__\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
