@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
-import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from fabtest.checks.converge import wait_converged
+from fabtest.errors import LabError
+from fabtest.runtime import boot
 from fabtest.runtime.base import Lab
+from fabtest.runtime.netns import NetnsRuntime
 from fabtest.runtime.priority import set_nice
-from fabtest.runtime.vty import vty
+from fabtest.runtime.processes import program
+from fabtest.runtime.vty import vty_json
 from tests.lab.conftest import running
 
 
+def nice_of(pid: int) -> tuple[int, int]:
+    """The nice value of a process, and that of its autogroup (the same where the kernel has none)."""
+    own = os.getpriority(os.PRIO_PROCESS, pid)
+    try:
+        return own, int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except OSError:
+        return own, own
+
+
 def niceness(lab: Lab) -> dict[str, tuple[int, int]]:
-    """daemon@node -> nice value, and that of its autogroup (the same where the kernel has none)."""
-    found = {}
-    for switch in lab.fabric.switches:
-        for daemon in ("zebra", "bgpd"):
-            pid = int((lab.node(switch.name).folder / "run" / f"{daemon}.pid").read_text())  # type: ignore[attr-defined]
-            own = os.getpriority(os.PRIO_PROCESS, pid)
-            try:
-                group = int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
-            except OSError:
-                group = own
-            found[f"{daemon}@{switch.name}"] = own, group
-    return found
+    """daemon@node -> ``nice_of``."""
+    return {
+        f"{daemon}@{switch.name}": nice_of(int((lab.node(switch.name).folder / "run" / f"{daemon}.pid").read_text()))  # type: ignore[attr-defined]
+        for switch in lab.fabric.switches
+        for daemon in ("zebra", "bgpd")
+    }
 
 
 def test_daemons_make_way_until_the_fabric_has_converged() -> None:
@@ -36,6 +45,38 @@ def test_daemons_make_way_until_the_fabric_has_converged() -> None:
         assert at_first["bgpd@spine1"] == (0, 0)
         wait_converged(lab, 60)
         assert set(niceness(lab).values()) == {(0, 0)}
+
+
+def test_every_session_is_called_by_the_tier_above_and_once() -> None:
+    """Leaves have called before spines listened and wait; spines call the moment they run, not after bgpd's start timer:
+    else leaves, which started earlier, would have called them."""
+    with running("clos-2x2", "t-called") as lab:
+        for switch in lab.fabric.switches:
+            socket = lab.node(switch.name).folder / "run" / "bgpd.vty"  # type: ignore[attr-defined]
+            found = vty_json(socket, "show bgp neighbors json")
+            assert len(found) == len(switch.sessions)
+            for neighbour in found.values():
+                assert (neighbour["connectionsEstablished"], neighbour["connectionsDropped"]) == (1, 0)
+                assert (neighbour["portForeign"] == 179) == switch.name.startswith("spine")
+
+
+@pytest.mark.parametrize("daemon", ["zebra", "bgpd"])
+def test_a_daemon_that_ends_at_once(daemon: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with what it said, without waiting for it any longer, and nothing is left."""
+    usual = boot._frr_argv
+    broken = program("sh", "dash")
+
+    def argv(path: str, name: str, folder: Path) -> list[str]:
+        if name == daemon and folder.name == "leaf2":
+            return [broken, "-c", f"echo {name} has no memory >&2; exit 1"]
+        return usual(path, name, folder)
+
+    monkeypatch.setattr(boot, "_frr_argv", argv)
+    monkeypatch.setattr(boot, "START_S", 1e6)
+    with pytest.raises(LabError, match=f"{daemon} of leaf2 does not start") as raised, running("clos-2x2", "t-ends"):
+        pass
+    assert raised.value.hint == f"{daemon} has no memory"
+    assert "t-ends" not in [info.name for info in NetnsRuntime().list()]
 
 
 def test_only_processes_of_the_lab_are_touched(small: Lab) -> None:
@@ -53,10 +94,17 @@ def test_only_processes_of_the_lab_are_touched(small: Lab) -> None:
         os.waitpid(other, 0)
 
 
-def test_sessions_do_not_wait_for_the_start_timer(small: Lab) -> None:
-    """Spines call their leaves the moment they run: none was in the way of another (a collision), none had to wait for
-    its peer to call again (``timers connect``)."""
-    for switch in small.fabric.switches:
-        text = vty(small.node(switch.name).folder / "run" / "bgpd.vty", "show bgp neighbors")  # type: ignore[attr-defined]
-        established, dropped = re.findall(r"Connections established (\d+); dropped (\d+)", text)[0]
-        assert (established, dropped) == ("1", "0")
+def test_nobody_else_in_a_session_makes_way() -> None:
+    """A process that does not lead its session (those that supervisord starts do not) moves alone."""
+    leader = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    assert leader.stdout is not None
+    member = int(leader.stdout.readline())
+    try:
+        set_nice(member, 10)
+        assert nice_of(member)[0] == 10
+        assert nice_of(leader.pid) == (0, 0)
+        set_nice(leader.pid, 5)
+        assert nice_of(leader.pid) == (5, 5)
+    finally:
+        os.killpg(leader.pid, 9)
+        leader.wait()

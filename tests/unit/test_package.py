@@ -62,7 +62,7 @@ def test_the_lite_node_runs_with_what_its_image_holds(tmp_path: Path) -> None:
     assert not (folder / "fabtest" / "topology").exists()
     script = (
         f"import sys; sys.path = [{str(folder)!r}] + [p for p in sys.path if not p.endswith('src')]\n"
-        "import fabtest, fabtest.litenode.agent\n"
+        "import fabtest, fabtest.litenode.agent, fabtest.litenode.container\n"
         f"assert fabtest.__file__.startswith({str(folder)!r}), fabtest.__file__\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -29,7 +29,7 @@ def wait_converged(
 
     Switches are looked at one after another, the next when one is right, and the less often the more there are, so
     that waiting costs little of the machine that is busy converging; all of them once more after the last that was not.
-    Raises NotConverged naming what is missing.
+    Raises NotConverged naming what is missing. However it ends, what made way while the fabric came up no longer does.
     """
     start = time.monotonic()
     designed = designed or designed_routes(lab.fabric)
@@ -37,20 +37,21 @@ def wait_converged(
     pause = min(0.5, 0.05 + 0.004 * len(switches))
     wanted = {s.name: _packed(designed.routes[s.name]) for s in switches}
     at = right = 0  # the switch looked at, and how many in a row were right without a pause between
-    while right < len(switches):
-        switch = switches[at % len(switches)]
-        if _right(lab, switch, wanted[switch.name]):
-            right += 1
-            at += 1
-            progress(min(at, len(switches)), len(switches))
-            continue
-        right = 0
-        if time.monotonic() - start > timeout:
-            lab.settle()
-            hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
-            raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
-        time.sleep(pause)
-    lab.settle()
+    try:
+        while right < len(switches):
+            switch = switches[at % len(switches)]
+            if _right(lab, switch, wanted[switch.name]):
+                right += 1
+                at += 1
+                progress(min(at, len(switches)), len(switches))
+                continue
+            right = 0
+            if time.monotonic() - start > timeout:
+                hint = "the lab is left up: `lab-status`, `lab-logs NODE`, or a longer --timeout; then `lab-down`"
+                raise NotConverged(_what_is_missing(lab, designed, timeout), hint=hint)
+            time.sleep(pause)
+    finally:
+        lab.settle()
     return time.monotonic() - start
 
 

@@ -10,10 +10,11 @@ import threading
 
 from fabtest.litenode.agent import Agent, Place, run
 from fabtest.model import Fabric
+from fabtest.runtime import processes
 from fabtest.runtime.namespaces import namespace_path
 from fabtest.runtime.state import LabFolder
 
-#: When the daemons of a lab stop yielding to each other at the latest.
+#: When the daemons of a lab stop yielding to each other, if nobody waits for convergence (``lab-up --no-wait``).
 SETTLE_AFTER_S = 60
 
 
@@ -43,13 +44,6 @@ def held_down(lab: LabFolder, fabric: Fabric, node: str) -> set[str]:
     return {key.partition(":")[2] for key, how in faults.items() if key.startswith(f"{node}:") and how == "carrier"}
 
 
-def settle(lab: LabFolder, fabric: Fabric) -> None:
-    """What made way while the fabric came up no longer does, even if nobody waits for it (``lab-up --no-wait``)."""
-    from fabtest.runtime.lab import NetnsLab
-
-    NetnsLab(lab, fabric).settle()
-
-
 def main(name: str) -> None:
     """Entry point of the agent process."""
     lab = LabFolder(name)
@@ -59,12 +53,13 @@ def main(name: str) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred switches need more than the usual 1024
     fabric = lab.fabric()
-    later = threading.Timer(SETTLE_AFTER_S, settle, (lab, fabric))
+    nodes = places(lab, fabric)
+    later = threading.Timer(SETTLE_AFTER_S, processes.settle, (lab.name, [n.vty for n in nodes if n.is_switch]))
     later.daemon = True
     later.start()
     run(
         Agent(
-            places(lab, fabric),
+            nodes,
             name=lab.name,
             ready=lab.path / "agent.ready",
             bfd=fabric.bgp.bfd,

@@ -191,8 +191,8 @@ class Agent:
         self._close()
 
     def _close(self) -> None:
-        self.routing.close()
         """Close the packet sockets side by side: the kernel waits a grace period (some 10 ms) for each."""
+        self.routing.close()
         with ThreadPoolExecutor(64) as pool:
             list(pool.map(lambda node: node.wire.close(), self.nodes.values()))
 

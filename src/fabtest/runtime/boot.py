@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +32,8 @@ FRR_USER = "frr"
 #: so that it is computed once: the bgpds of a tier yield to the tier above, whose routes they wait for, and zebras to
 #: every bgpd, since each next hop that comes later is another update of the kernel's route.
 NICE_PER_TIER, NICE_ZEBRA = 7, 15
+#: How long the daemons of a lab may take to start, all of a kind together.
+START_S = 60.0
 
 
 def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
@@ -61,13 +63,13 @@ def prepare_routing(nodes: Iterable[NetnsNode]) -> None:
             (node.folder / f"{daemon}.conf").write_text(text)
 
 
-def start_zebra(lab: str, node: NetnsNode, nice: int = NICE_ZEBRA) -> None:
-    """zebra of a switch whose interfaces are there; it starts while the caller goes on."""
-    _start_daemon(lab, "zebra", node, nice)
+def start_zebra(lab: str, node: NetnsNode, nice: int = NICE_ZEBRA) -> int:
+    """zebra of a switch whose interfaces are there; it starts while the caller goes on. Its pid."""
+    return _start_daemon(lab, "zebra", node, nice)
 
 
-def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
-    """bgpd and, if asked for, bfdd of each switch, once its zebra runs.
+def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, zebras: Mapping[str, int]) -> None:
+    """bgpd and, if asked for, bfdd of each switch, once its zebra (pid by node) runs.
 
     bgpds start tier by tier, the next when all of one listen: those below are not there to be called, or call nobody
     at the same moment (a connection collision, RFC 4271 6.8, costs a second), and a tier's sessions come up at once.
@@ -75,34 +77,24 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric) -> None:
     """
     with ThreadPoolExecutor(WORKERS) as pool:
 
-        def start(daemon: str, some: Iterable[NetnsNode], nice: int = 0) -> None:
-            list(pool.map(lambda node: _start_daemon(lab, daemon, node, nice), some))
+        def start(daemon: str, some: Sequence[NetnsNode], nice: int = 0) -> dict[str, int]:
+            pids = pool.map(lambda node: _start_daemon(lab, daemon, node, nice), some)
+            return dict(zip((node.name for node in some), pids, strict=True))
 
-        def wait(daemon: str, some: Iterable[NetnsNode]) -> None:
-            list(pool.map(lambda node: _wait_for(daemon, node), some))
+        def wait(daemon: str, some: Sequence[NetnsNode], pids: Mapping[str, int]) -> None:
+            deadline = time.monotonic() + START_S
+            list(pool.map(lambda node: _wait_for(daemon, node, pids[node.name], deadline), some))
 
-        wait("zebra", nodes)
+        wait("zebra", nodes, zebras)
         start("bfdd", [node for node in nodes if (node.folder / "bfdd.conf").exists()])
         by_tier: dict[Tier, list[NetnsNode]] = {}
         for node in nodes:
             by_tier.setdefault(fabric.switch[node.name].tier, []).append(node)
         tiers = sorted(by_tier)
         for above, tier in zip(reversed(range(len(tiers))), tiers, strict=True):
-            start("bgpd", by_tier[tier], NICE_PER_TIER * above)
+            bgpds = start("bgpd", by_tier[tier], NICE_PER_TIER * above)
             if above:
-                wait("bgpd", by_tier[tier])
-
-
-def settle(lab: str, nodes: Iterable[NetnsNode]) -> None:
-    """Daemons no longer yield to each other: the fabric is up."""
-    for node in nodes:
-        for file in (node.folder / "run").glob("*.pid"):
-            try:
-                pid = int(file.read_text())
-            except (OSError, ValueError):
-                continue  # the daemon is starting, or ended
-            if processes.belongs(pid, lab):
-                set_nice(pid, 0)
+                wait("bgpd", by_tier[tier], bgpds)
 
 
 def loopbacks_of(folder: Path) -> list[str]:
@@ -110,12 +102,13 @@ def loopbacks_of(folder: Path) -> list[str]:
     return sorted(set(LOOPBACK.findall((folder / "config_db.json").read_bytes().decode(errors="replace"))))
 
 
-def _start_daemon(lab: str, daemon: str, node: NetnsNode, nice: int) -> None:
+def _start_daemon(lab: str, daemon: str, node: NetnsNode, nice: int) -> int:
     path = program(daemon, "frr")
     log = node.folder / "log" / f"{daemon}.out"
     pid = spawn(_frr_argv(path, daemon, node.folder), lab=lab, netns=node.netns, log=log)
     if nice:
         set_nice(pid, nice)
+    return pid
 
 
 def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
@@ -130,15 +123,15 @@ def _frr_argv(path: str, daemon: str, folder: Path) -> list[str]:
     return argv
 
 
-def _wait_for(daemon: str, node: NetnsNode, timeout: float = 60.0) -> None:
-    """Until a daemon has read its configuration: it answers then, and listens. Raises LabError."""
-    deadline = time.monotonic() + timeout
+def _wait_for(daemon: str, node: NetnsNode, pid: int, deadline: float) -> None:
+    """Until a daemon has read its configuration: it answers then, and listens. Raises LabError, at once if it ended."""
     while True:
+        over = processes.ended(pid) or time.monotonic() > deadline
         try:
-            vty(node.folder / "run" / f"{daemon}.vty", "show version", timeout)
+            vty(node.folder / "run" / f"{daemon}.vty", "show version", max(0.1, deadline - time.monotonic()))
             return
         except ExecError:
-            if time.monotonic() > deadline:
+            if over:
                 out = node.folder / "log" / f"{daemon}.out"
                 tail = out.read_text(errors="replace").strip()[-300:] if out.is_file() else ""
                 raise LabError(f"{daemon} of {node.name} does not start", hint=tail or None) from None

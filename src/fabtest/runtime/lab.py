@@ -16,7 +16,6 @@ from fabtest.runtime.boot import (
     boot_server,
     loopbacks_of,
     prepare_routing,
-    settle,
     start_agent,
     start_redis,
     start_routing,
@@ -70,7 +69,7 @@ class NetnsLab(LiveLab):
 
     def settle(self) -> None:
         """Daemons that yielded to each other no longer do."""
-        settle(self.name, [self.netns_node(switch.name) for switch in self.fabric.switches])
+        processes.settle(self.name, [self.folder.node(switch.name) / "run" for switch in self.fabric.switches])
 
     def with_fabric(self, fabric: Fabric) -> NetnsLab:
         """The same lab, judged by another design of the same cables."""
@@ -135,8 +134,8 @@ class NetnsLab(LiveLab):
             database.wait_ready(node.folder)
             database.load_config(node.folder, config)
             prepare_routing([node])
-            start_zebra(self.name, node, nice=0)
-            start_routing(self.name, [node], self.fabric)
+            zebra = start_zebra(self.name, node, nice=0)
+            start_routing(self.name, [node], self.fabric, {name: zebra})
         else:
             with inside(node.netns), NetlinkSocket() as kernel:
                 boot_server(self.fabric, self.fabric.server[name], kernel)

@@ -141,6 +141,7 @@ class _Deployment:
         self.progress = progress
         self.live = NetnsLab(folder, fabric)
         self.switches = [self.live.netns_node(s.name) for s in fabric.switches]
+        self.zebras: dict[str, int] = {}
 
     def run(self) -> NetnsLab:
         record = LabRecord(
@@ -159,7 +160,7 @@ class _Deployment:
         start_redis(self.lab, self.switches)
         self._interfaces()
         self._databases()
-        start_routing(self.lab, self.switches, self.fabric)
+        start_routing(self.lab, self.switches, self.fabric, self.zebras)
         self.progress("agent", 0, 1)
         start_agent(self.lab)
         record.state = "up"
@@ -223,7 +224,7 @@ class _Deployment:
                     boot_server(self.fabric, self.fabric.server[name], kernel)
                     return
                 self._boot_switch(switch, kernel)
-            start_zebra(self.lab, self.live.netns_node(name))
+            self.zebras[name] = start_zebra(self.lab, self.live.netns_node(name))
 
         servers = [server.name for server in self.fabric.servers]
         self._each("interfaces", [*servers, *self.fabric.switch], boot)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fabtest.errors import MachineError
 from fabtest.runtime.namespaces import inside
+from fabtest.runtime.priority import set_nice
 from fabtest.runtime.state import ROOT
 
 #: In the environment of a lab's processes; no name a user would export.
@@ -104,6 +105,18 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def settle(lab: str, folders: Iterable[Path]) -> None:
+    """A lab's daemons, by the pid files in their folders, no longer yield to others: the fabric is up."""
+    for folder in folders:
+        for file in folder.glob("*.pid"):
+            try:
+                pid = int(file.read_text())
+            except (OSError, ValueError):
+                continue  # the daemon is starting, or ended
+            if belongs(pid, lab):
+                set_nice(pid, 0)
 
 
 def of_lab(lab: str, namespaces: Iterable[Path]) -> list[Process]:

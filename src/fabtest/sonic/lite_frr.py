@@ -31,6 +31,9 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 #: What Debian's FRR was built with (``--enable-multipath``); SONiC's own takes more.
 MOST_PATHS = 256
+#: Routes that wait for the kernel in zebra, at most; FRR takes up to 10,000. With more than its usual 200, zebra's main
+#: thread polls without a pause until its other thread has made room (meta_queue_process, zebra/zebra_rib.c).
+DPLANE_LIMIT = 10_000
 #: What a lite node's FRR is not told: FPM and SNMP (nobody listens), logging (a lab has its own), kernel next-hop
 #: objects, and to wait for an ASIC: with ``suppress-fib-pending`` FRR 8.4 never sends its own networks again to a peer
 #: that comes back, once it has heard of them from another.
@@ -69,7 +72,7 @@ def lite_frr(text: str, loopbacks: Iterable[str] = ("Loopback0",)) -> str:
     Loopbacks of a lite node are bridges without ports, which have no carrier: zebra must not look for one, or
     ``network`` statements find no route.
     """
-    lines = ["no zebra nexthop kernel enable", "zebra dplane limit 10000"]
+    lines = ["no zebra nexthop kernel enable", f"zebra dplane limit {DPLANE_LIMIT}"]
     for name in loopbacks:
         lines += [f"interface {name}", " no link-detect", "exit"]
     for raw in text.splitlines():
