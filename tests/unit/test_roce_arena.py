@@ -14,7 +14,7 @@ from fabtest.roce.arena import Arena
 from fabtest.roce.frames import Flow, Template, finish, header, icrc_is_right, parse, read
 from fabtest.roce.linear import byte_table, word_change, word_tables
 from fabtest.roce.opcodes import Op, Transport
-from fabtest.roce.ring import FRAME, SMALL_SLOT, columns
+from fabtest.roce.ring import FRAME, columns
 
 MACS = (bytes.fromhex("020000000001"), bytes.fromhex("020000000002"))
 
@@ -110,7 +110,7 @@ def test_struct_and_scapy_build_the_same(family: int, payload: int) -> None:
     )
 )
 def test_columns_are_what_parse_reads(cases: list[tuple[int, int, int, bool, int, int]]) -> None:
-    rows = np.zeros((len(cases), SMALL_SLOT), np.uint8)
+    rows = np.zeros((len(cases), FRAME + 128), np.uint8)
     frames = []
     for n, (opcode, dqpn, psn, ack, family, tos) in enumerate(cases):
         flow = Flow(

@@ -12,7 +12,7 @@ import numpy as np
 from fabtest.roce.decode import Decoded, decode
 from fabtest.roce.frames import Flow, finish, header, read
 from fabtest.roce.opcodes import EXTENSION_BYTES, NAMES
-from fabtest.roce.ring import FRAME, SMALL_SLOT, columns
+from fabtest.roce.ring import FRAME, columns
 from fabtest.roce.transport import Arrived, Region, Requester, Responder
 
 FRAMES, BATCH = 1_000_000, 20_000
@@ -36,7 +36,7 @@ def test_a_million_mutated_frames() -> None:
     sizes = np.array([len(f) for f in base])
     for n, frame in enumerate(base):
         table[n, : len(frame)] = np.frombuffer(frame, np.uint8)
-    slots = np.zeros((BATCH, SMALL_SLOT), np.uint8)
+    slots = np.zeros((BATCH, FRAME + width), np.uint8)
     # Two responders and requesters that see whatever can be read, as an engine's queue pairs would.
     responder = Responder(5, 1024, Region(1, 0, bytearray(4096)))
     requester = Requester(first_psn=5)

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field
 from fabtest.errors import FabtestError
 from fabtest.roce.compose import Composer, Port
 from fabtest.roce.dcqcn import PROFILES, RateController
-from fabtest.roce.frames import Flow, header
+from fabtest.roce.frames import Flow, header, icrc_is_right, parse
 from fabtest.roce.opcodes import CNP, EXTENSION_BYTES, Op, Transport
 from fabtest.roce.plan import Planned, QpSpec, StreamSpec, TransportSpec, WorkerPlan
 from fabtest.roce.receiver import Receiver
-from fabtest.roce.ring import Received
+from fabtest.roce.ring import NETWORK, Received
 from fabtest.roce.transport import Arrived, Counters, Message, Packet, Reply, Requester, Responder, Verb
 from fabtest.runtime.namespaces import inside
 
@@ -33,8 +33,8 @@ QUANTUM = 32
 TURN = 1024
 #: After the order to stop, for so long what is on its way is taken in.
 SETTLE_NS = 100_000_000
-#: One in so many frames has its ICRC checked, if its slot holds it whole: acknowledgements and small packets.
-ICRC_SAMPLE = 32
+#: One in so many frames, at random, is kept whole and has its ICRC checked.
+ICRC_SAMPLE = 64
 #: Timers are looked at this often.
 TICK_NS = 2_000_000
 #: A queue pair with another path moves to it after so many timeouts without progress (automatic path migration).
@@ -117,7 +117,7 @@ class Node:
         with inside(netns):
             self.index = {n: socket.if_nametoindex(n) for n in names}
         self.port = composer.add_port(Port(netns, visible=plan.visible))
-        self.receiver = Receiver(netns, names, slots=slots)
+        self.receiver = Receiver(netns, names, slots=slots, sample=ICRC_SAMPLE)
         self.qps: dict[int, QueuePair] = {}
         self.foreign = 0
         self.received = 0
@@ -290,7 +290,7 @@ class Engine:
             packet = Arrived(op, psns[i], asks[i], length)
             if EXTENSION_BYTES[op] >= 16:
                 row = batch.rows[i]
-                at = 80 + self._overhead - 4
+                at = NETWORK + self._overhead - 4
                 packet.va, packet.rkey, packet.dma_length = struct.unpack("!QII", row[at : at + 16].tobytes())
                 if EXTENSION_BYTES[op] == 20:
                     packet.immediate = int.from_bytes(row[at + 16 : at + 20].tobytes(), "big")
@@ -313,12 +313,12 @@ class Engine:
                     if number >= 0:
                         self._event(number, now, arrival=True)
                 responder.delivered.clear()
-        for i in range(0, len(ops), ICRC_SAMPLE):
-            known = qps.get(qpns[i])
-            right = node.receiver.ring.icrc_is_right(i) if known is not None and sources[i] in known.remote else None
-            if right is not None:
+        for frame in node.receiver.ring.sampled():
+            sampled = parse(frame)
+            known = qps.get(sampled.dqpn) if sampled is not None else None
+            if sampled is not None and known is not None and int.from_bytes(sampled.src[-4:], "big") in known.remote:
                 node.icrc_checked += 1
-                node.icrc_wrong += not right
+                node.icrc_wrong += not icrc_is_right(frame)
         rails: dict[int, int] = {}
         for index, length in zip(indexes, lengths, strict=True):
             rails[index] = rails.get(index, 0) + length

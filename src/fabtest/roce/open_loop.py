@@ -49,7 +49,7 @@ class Sent:
 def realtime(priority: int = 10) -> Iterator[bool]:
     """SCHED_FIFO for the calling thread where that is allowed; it steadies sleeps from milliseconds to microseconds."""
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except (OSError, AttributeError):
         yield False
         return

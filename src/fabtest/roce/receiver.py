@@ -1,44 +1,82 @@
-"""A namespace that receives RoCEv2: its ring, and a classifier that keeps the kernel from answering."""
+"""A server that receives RoCEv2: a ring its ports fill, and classifiers that keep its kernel from answering."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+from pathlib import Path
 
 from fabtest.roce.ring import Received, Ring
 from fabtest.runtime.bpf import load_roce_drop
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
 
-#: Priority of our classifier on an interface's ingress; it tells ours from others.
-PRIORITY = 4791
+#: Priorities of our classifiers on an interface's ingress: every receiver's tap sees a frame, then it is dropped.
+TAP, DROP = 4791, 4792
 SLOTS = 8192
+#: A classifier's handle tells whose it is: the number of a receiver in its process, and the process (2**22 at most).
+_PID_BITS = 22
+_numbers = itertools.count()
 
 
 class Receiver:
-    """RoCEv2 frames that arrive in a server's namespace. Its kernel sees none of them while this is open: without a
-    socket on port 4791 it would answer with ICMP port unreachable."""
+    """RoCEv2 frames that arrive at interfaces of a server. Its kernel sees none of them while this is open: without a
+    socket on port 4791 it would answer with ICMP port unreachable. Several may be open at once, in any process."""
 
     def __init__(
-        self, netns: str | os.PathLike[str], interfaces: list[str], *, slots: int = SLOTS, whole: bool = False
+        self,
+        netns: str | os.PathLike[str],
+        interfaces: list[str],
+        *,
+        slots: int = SLOTS,
+        whole: bool = False,
+        sample: int = 64,
     ) -> None:
         self._netns = netns
         self._interfaces = interfaces
-        self.ring = Ring(netns, slots=slots, whole=whole)
+        self._handle = next(_numbers) % 1023 + 1 << _PID_BITS | os.getpid()
+        self.ring = Ring(slots=slots, whole=whole, sample=sample)
         try:
-            attach_drop(netns, interfaces)
+            self._attach()
         except Exception:
             self.close()
             raise
+
+    def _attach(self) -> None:
+        drop = load_roce_drop()
+        try:
+            with inside(self._netns), NetlinkSocket() as kernel:
+                links = kernel.links()
+                _remove_orphans(kernel, [links[name].index for name in self._interfaces])
+                qdiscs, filters = Batch(), Batch()
+                for name in self._interfaces:
+                    index = links[name].index
+                    qdiscs.clsact(index)
+                    filters.classifier(index, DROP, "fabtest-roce-drop", drop, self._handle)
+                    filters.classifier(index, TAP, "fabtest-roce-tap", self.ring.program, self._handle)
+                kernel.run(qdiscs, ignore=frozenset({errno.EEXIST}))
+                kernel.run(filters)
+        finally:
+            os.close(drop)
 
     def take(self, limit: int = 4096) -> Received | None:
         """See ``Ring.take``."""
         return self.ring.take(limit)
 
     def close(self) -> None:
-        """The kernel sees RoCEv2 again."""
-        self.ring.close()
-        detach_drop(self._netns, self._interfaces)
+        """The kernel sees RoCEv2 again, unless another receiver is open."""
+        try:
+            with inside(self._netns), NetlinkSocket() as kernel:
+                links = kernel.links()
+                batch = Batch()
+                for name in self._interfaces:
+                    if name in links:
+                        for priority in (TAP, DROP):
+                            batch.remove_classifier(links[name].index, priority, self._handle)
+                kernel.run(batch, ignore=_GONE)
+        finally:
+            self.ring.close()
 
     def __enter__(self) -> Receiver:
         return self
@@ -47,28 +85,22 @@ class Receiver:
         self.close()
 
 
-def attach_drop(netns: str | os.PathLike[str], interfaces: list[str]) -> None:
-    """The kernel of this namespace sees no RoCEv2 on these interfaces; captures still do. Raises MachineError."""
-    program = load_roce_drop()
-    try:
-        with inside(netns), NetlinkSocket() as kernel:
-            links = kernel.links()
-            qdiscs, filters = Batch(), Batch()
-            for name in interfaces:
-                qdiscs.clsact(links[name].index)
-                filters.classifier(links[name].index, PRIORITY, "fabtest-roce-drop", program)
-            kernel.run(qdiscs, ignore=frozenset({errno.EEXIST}))
-            kernel.run(filters)
-    finally:
-        os.close(program)
+_GONE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})
 
 
-def detach_drop(netns: str | os.PathLike[str], interfaces: list[str]) -> None:
-    """Undo ``attach_drop``."""
+def _remove_orphans(kernel: NetlinkSocket, indexes: list[int]) -> None:
+    """Take off what receivers left whose process has ended."""
+    batch = Batch()
+    for index in indexes:
+        for priority, handle in kernel.classifiers(index):
+            pid = handle & (1 << _PID_BITS) - 1
+            if priority in (TAP, DROP) and not Path(f"/proc/{pid}").exists():
+                batch.remove_classifier(index, priority, handle)
+    kernel.run(batch, ignore=_GONE)
+
+
+def remove_orphans(netns: str | os.PathLike[str], interfaces: list[str]) -> None:
+    """A server's kernel sees RoCEv2 again although a receiver's process was killed."""
     with inside(netns), NetlinkSocket() as kernel:
         links = kernel.links()
-        batch = Batch()
-        for name in interfaces:
-            if name in links:
-                batch.remove_classifier(links[name].index, PRIORITY)
-        kernel.run(batch, ignore=frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV}))
+        _remove_orphans(kernel, [links[name].index for name in interfaces if name in links])

@@ -1,66 +1,48 @@
-"""Receiving RoCEv2 in bulk: a TPACKET_V2 ring shared with the kernel, its headers parsed by columns.
+"""Receiving RoCEv2 in bulk: a ring that a classifier in the kernel fills with headers, parsed by columns.
 
-A slot of the ring holds the first bytes of a frame, always at the same place, so that a field of a thousand frames is
-one strided view. The filter in the kernel keeps UDP to port 4791 only.
+A record of the ring holds the first bytes of a frame, always at the same place, so that a field of a thousand frames
+is one strided view. A packet socket's ring costs the kernel twice as much a frame: it keeps more than headers, and the
+frame goes on to the IP stack. One in so many frames is kept whole in a second ring, for its ICRC.
+
+Layout of a BPF ring buffer: a page with how far it was read (ours to write), a page with how far it was filled, and the
+records, mapped twice in a row so that none is ever in two pieces (kernel/bpf/ringbuf.c).
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import select
-import socket
-import struct
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabtest.errors import TrafficError
-from fabtest.roce.frames import UDP_PORT, icrc_of
+from fabtest.roce.frames import icrc_is_right
 from fabtest.roce.linear import U8, U32
-from fabtest.runtime.namespaces import inside
+from fabtest.runtime.bpf import TAP_FRAME, create_counter, create_ring, load_roce_tap, read_counter
 
-#: linux/if_packet.h
-SOL_PACKET, PACKET_RX_RING, PACKET_STATISTICS, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23
-TPACKET_V2, TP_STATUS_KERNEL = 1, 0
-SO_ATTACH_FILTER = 26
-#: struct tpacket2_hdr is 32 bytes, then comes struct sockaddr_ll; an Ethernet frame starts at 66, its IP header at 80.
-LINK_ADDRESS, FRAME, NETWORK = 32, 66, 80
-SMALL_SLOT, WHOLE_SLOT = 256, 9472
-BLOCK = 1 << 20
+PAGE = mmap.PAGESIZE
+#: A record: its length with two flags (32 bits) and its page, both the kernel's; then what the tap writes.
+_RECORD, _BUSY = 8, 1 << 31
+#: Where a frame and its IP header start in a record.
+FRAME = _RECORD + TAP_FRAME
+NETWORK = FRAME + 14
+#: Enough of a frame for every header: 14 + 40 + 8 + 12 and an AtomicETH of 28 bytes; a record is then 128 bytes.
+HEADERS = 104
+#: Enough for a whole frame of the largest MTU there is (9,216) with its Ethernet header.
+WHOLE = 9232
+#: How much memory whole frames of the sample may take; what finds no room is not checked.
+SAMPLE_BYTES = 1 << 17
 _FAMILY_BIAS = 20  # an IPv6 header is so much longer than an IPv4 header without options
-
-
-def slot_filter(snap: int) -> bytes:
-    """Classic BPF: UDP to port 4791 over IPv4 without options, or IPv6; cut at ``snap`` bytes."""
-    program = [
-        (0x28, 0, 0, 12),  # 0 ldh ethertype
-        (0x15, 0, 6, 0x0800),  # 1 jeq IPv4 else 8
-        (0x30, 0, 0, 14),  # 2 ldb version and header length
-        (0x15, 0, 10, 0x45),  # 3 jeq no options else drop (14)
-        (0x30, 0, 0, 23),  # 4 ldb protocol
-        (0x15, 0, 8, 17),  # 5 jeq UDP else drop
-        (0x28, 0, 0, 36),  # 6 ldh destination port
-        (0x05, 0, 0, 4),  # 7 ja 12
-        (0x15, 0, 5, 0x86DD),  # 8 jeq IPv6 else drop
-        (0x30, 0, 0, 20),  # 9 ldb next header
-        (0x15, 0, 3, 17),  # 10 jeq UDP else drop
-        (0x28, 0, 0, 56),  # 11 ldh destination port
-        (0x15, 0, 1, UDP_PORT),  # 12 jeq 4791 else drop
-        (0x06, 0, 0, snap),  # 13 keep
-        (0x06, 0, 0, 0),  # 14 drop
-    ]
-    return b"".join(struct.pack("=HBBI", *line) for line in program)
 
 
 @dataclass(slots=True)
 class Received:
     """Headers of frames in the order they came, a column each (shape: frames). They stay valid after ``release``.
 
-    ``time_ns`` is the kernel's wall clock; ``src`` and ``dst`` are the addresses' last four bytes; ``length`` is of the
+    ``time_ns`` is CLOCK_MONOTONIC; ``src`` and ``dst`` are the addresses' last four bytes; ``length`` is of the
     IP packet; ``word`` holds FECN, BECN and the destination QP; ``aeth`` is the word after the BTH, whatever it is.
     """
 
@@ -85,64 +67,85 @@ class Received:
         return len(self.psn)
 
 
-class Ring:
-    """RoCEv2 frames that arrive in a namespace. ``whole`` keeps whole frames, else the first 190 bytes.
+class _Records:
+    """Records of one size in a BPF ring buffer, as rows."""
 
-    Raises TrafficError if the kernel will not map it.
+    def __init__(self, size: int, record: int) -> None:
+        self.handle = create_ring(size)
+        self._size, self._record = size, record
+        self._read = mmap.mmap(self.handle, PAGE, mmap.MAP_SHARED)
+        self._filled = mmap.mmap(self.handle, PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
+        self._consumer = np.frombuffer(self._read, np.uint64, 1)
+        self._producer = np.frombuffer(self._filled, np.uint64, 1)
+        self._taken = 0
+
+    def take(self, limit: int) -> U8 | None:
+        """Shape (records, bytes): those that wait, or None. They stay until ``release``."""
+        at = int(self._consumer[0])
+        count = min((int(self._producer[0]) - at) // self._record, limit)
+        if not count:
+            return None
+        start, stride = PAGE + (at & self._size - 1), self._record
+        words = np.ndarray((count,), np.uint32, self._filled, start, (stride,))
+        if (words >= _BUSY).any():  # still being written, on another processor
+            count = int((words >= _BUSY).argmax())
+            if not count:
+                return None
+        self._taken = count
+        return np.ndarray((count, stride), np.uint8, self._filled, start)
+
+    def release(self) -> None:
+        """Give what was taken back to the kernel."""
+        if self._taken:
+            self._consumer[0] += np.uint64(self._taken * self._record)
+            self._taken = 0
+
+    def close(self) -> None:
+        """Close it; views of it are no longer valid."""
+        del self._consumer, self._producer
+        for part in (self._read, self._filled):
+            try:
+                part.close()
+            except BufferError:
+                pass  # a view of somebody's is left; the map goes with it
+        os.close(self.handle)
+
+
+def _power_of_two(size: int) -> int:
+    return max(PAGE, 1 << (size - 1).bit_length())
+
+
+class Ring:
+    """RoCEv2 frames that arrive at the ports its ``program`` is on: the first 104 bytes of each, or ``whole`` frames.
+
+    ``sample``: one in so many, a power of two, is kept whole as well; 0 for none. Raises MachineError.
     """
 
-    def __init__(
-        self, netns: str | os.PathLike[str], *, slots: int = 16384, whole: bool = False, interface: str = ""
-    ) -> None:
-        self.slot = WHOLE_SLOT if whole else SMALL_SLOT
-        per_block = BLOCK // self.slot
-        blocks = -(-slots // per_block)
-        self.count = per_block * blocks
-        with inside(netns):
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-            index = socket.if_nametoindex(interface) if interface else 0
-            try:
-                code = ctypes.create_string_buffer(slot_filter(self.slot - FRAME))
-                program = struct.pack("HxxxxxxP", (len(code) - 1) // 8, ctypes.addressof(code))
-                self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-                self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, TPACKET_V2)
-                self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-                request = struct.pack("=IIII", BLOCK, blocks, self.slot, self.count)
-                self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
-                self._map = mmap.mmap(self._socket.fileno(), BLOCK * blocks, mmap.MAP_SHARED)
-                # Listening starts here, when the filter and the ring stand: struct sockaddr_ll by hand for the index.
-                name = interface or ""
-                self._socket.bind((name, 3)) if index else self._bind_all()
-            except OSError as error:
-                self._socket.close()
-                raise TrafficError(f"cannot receive in {netns}: {error.strerror}") from None
-        memory = np.frombuffer(self._map, np.uint8)
-        if BLOCK % self.slot:
-            # Slots do not straddle blocks: the rest of each block is unused, so rows are gathered block by block.
-            blocks_view = memory.reshape(blocks, BLOCK)[:, : per_block * self.slot]
-            self._rows = [blocks_view[b].reshape(per_block, self.slot) for b in range(blocks)]
-        else:
-            self._rows = [memory.reshape(self.count, self.slot)]
-        self._per_view = self.count // len(self._rows)
-        self._status = [
-            np.ndarray((len(view),), np.uint32, view, 0, (self.slot,)) if view.flags.c_contiguous else None
-            for view in self._rows
-        ]
-        self._head = 0
-        self._taken = 0
+    def __init__(self, *, slots: int = 16384, whole: bool = False, sample: int = 64) -> None:
+        keep = WHOLE if whole else HEADERS
+        record = FRAME + keep
+        size = _power_of_two(slots * record)
+        self.count = size // record
+        self._records = _Records(size, record)
+        self._sample = _Records(SAMPLE_BYTES, FRAME + WHOLE)
+        self._full = create_counter()
+        self._lost = 0
+        self._taken: U8 | None = None
         self._poll = select.poll()
-        self._poll.register(self._socket.fileno(), select.POLLIN)
-
-    def _bind_all(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        address = struct.pack("=HHiHBB8s", socket.AF_PACKET, socket.htons(3), 0, 0, 0, 0, b"")
-        if libc.bind(self._socket.fileno(), address, len(address)):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        self._poll.register(self._records.handle, select.POLLIN)
+        #: Descriptor of the classifier that fills it.
+        self.program = -1
+        try:
+            self.program = load_roce_tap(
+                self._records.handle, keep, self._full, self._sample.handle, WHOLE, 0 if whole else sample
+            )
+        except Exception:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         """For selectors."""
-        return self._socket.fileno()
+        return self._records.handle
 
     def wait(self, seconds: float) -> bool:
         """Until a frame is there, or for so long; whether one is."""
@@ -150,65 +153,44 @@ class Ring:
 
     def take(self, limit: int = 4096) -> Received | None:
         """Headers of the frames that wait, or None. Call ``release`` before the next ``take``."""
-        view, start = divmod(self._head, self._per_view)
-        status = self._status[view]
-        assert status is not None
-        window = status[start : start + limit]
-        if not window[0] & 1:
-            return None
-        ready = (window & np.uint32(1)).astype(bool)
-        count = len(window) if ready.all() else int(ready.argmin())
-        self._taken = count
-        return columns(self._rows[view][start : start + count])
+        self._taken = self._records.take(limit)
+        return None if self._taken is None else columns(self._taken)
 
     def frames(self) -> list[bytes]:
-        """The frames of the last ``take``, as long as slots hold them."""
-        view, start = divmod(self._head, self._per_view)
-        return [
-            row[FRAME : FRAME + int(row[8:12].view(np.uint32)[0])].tobytes()
-            for row in self._rows[view][start : start + self._taken]
-        ]
+        """The frames of the last ``take``, as much of them as is kept."""
+        return [] if self._taken is None else [_frame(row) for row in self._taken]
 
-    def wrong_icrc(self, every: int) -> tuple[int, int]:
-        """(wrong, checked) of every so many-th frame of the last ``take`` that its slot holds whole."""
-        view, start = divmod(self._head, self._per_view)
-        rows = self._rows[view][start : start + self._taken : every]
-        states = [self.icrc_is_right(n * every) for n in range(len(rows))]
-        return states.count(False), len(states) - states.count(None)
+    def sampled(self) -> list[bytes]:
+        """The whole frames of the sample that have come since the last call."""
+        found = []
+        while (rows := self._sample.take(64)) is not None:
+            found += [_frame(row) for row in rows]
+            self._sample.release()
+        return found
 
-    def icrc_is_right(self, n: int) -> bool | None:
-        """Of the n-th frame of the last ``take``; None if its slot does not hold it whole."""
-        view, start = divmod(self._head, self._per_view)
-        row = self._rows[view][start + n]
-        length, kept = row[4:12].view(np.uint32)
-        if kept < length:
-            return None
-        packet = row[NETWORK : FRAME + int(length)].tobytes()
-        return bool(struct.unpack("<I", packet[-4:])[0] == icrc_of(packet[:-4]))
+    def wrong_icrc(self) -> tuple[int, int]:
+        """(wrong, checked) of the frames of the sample that have come since the last call."""
+        states = [icrc_is_right(frame) for frame in self.sampled()]
+        return states.count(False), len(states)
 
     def release(self) -> None:
-        """Give the slots of the last ``take`` back to the kernel."""
-        if self._taken:
-            view, start = divmod(self._head, self._per_view)
-            status = self._status[view]
-            assert status is not None
-            status[start : start + self._taken] = TP_STATUS_KERNEL
-            self._head = (self._head + self._taken) % self.count
-            self._taken = 0
+        """Give the records of the last ``take`` back to the kernel."""
+        self._taken = None
+        self._records.release()
 
     def dropped(self) -> int:
-        """Frames lost for want of slots since the last call."""
-        return int(struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1])
+        """Frames lost for want of room since the last call."""
+        before, self._lost = self._lost, read_counter(self._full)
+        return self._lost - before
 
     def close(self) -> None:
-        """Close it."""
-        self._rows = []
-        self._status = []
-        try:
-            self._map.close()
-        except BufferError:
-            pass  # a view of somebody's is left; the map goes with it
-        self._socket.close()
+        """Close it. The classifier must be off its ports, or it goes on filling what nobody reads."""
+        self._taken = None
+        for records in (self._records, self._sample):
+            records.close()
+        os.close(self._full)
+        if self.program >= 0:
+            os.close(self.program)
 
     def __enter__(self) -> Ring:
         return self
@@ -217,14 +199,18 @@ class Ring:
         self.close()
 
 
+def _frame(row: U8) -> bytes:
+    length = int(row[_RECORD + 8 : _RECORD + 12].view(np.uint32)[0])
+    return row[FRAME : FRAME + length].tobytes()
+
+
 def columns(rows: U8) -> Received:
-    """Parse slots; IPv4 and IPv6 may be mixed."""
+    """Parse records; IPv4 and IPv6 may be mixed."""
     version = rows[:, NETWORK] >> 4
     count = len(rows)
     stride = rows.strides[0]
-    seconds = np.ndarray((count, 2), np.uint32, rows, 16, (stride, 4)).astype(np.int64)
-    time_ns = seconds[:, 0] * 1_000_000_000 + seconds[:, 1]
-    ifindex = np.ndarray((count,), np.int32, rows, LINK_ADDRESS + 4, (stride,)).copy()
+    time_ns = np.ndarray((count,), np.int64, rows, _RECORD, (stride,)).copy()
+    ifindex = np.ndarray((count,), np.int32, rows, _RECORD + 12, (stride,)).copy()
     if (version == 4).all():
         fields = _fields(rows, 0)
     elif (version == 6).all():

@@ -22,8 +22,8 @@ from fabtest.runtime.base import Lab
 FIRST_SRC_PORT, MOST_FLOWS = 0xC000, 0x4000
 SETTLE_S = 0.3
 FIRST_QPN = 0x11
-#: Whole frames: 4096 of them are 40 MB.
-SLOTS = 4096
+#: Whole frames, in 32 MB.
+SLOTS = 3600
 
 
 @dataclass(frozen=True, slots=True)

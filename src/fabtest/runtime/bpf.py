@@ -1,8 +1,9 @@
 """The kernel programs a lab needs, assembled here: a few dozen instructions do not warrant a compiler on every machine.
 
 ``load_drop``: XDP that drops every frame, or a share of them, for failures without loss of carrier.
-``load_roce_drop``: a classifier that drops RoCEv2 once captures have seen it, so that a server's kernel does not
-answer it. ``load_qp_hash``: a classifier that makes ECMP hash on the destination queue pair.
+``load_roce_tap``: a classifier that copies RoCEv2 headers into a ring shared with us. ``load_roce_drop``: one that
+drops RoCEv2 once captures and taps have seen it, so that a server's kernel does not answer it. ``load_qp_hash``: one that
+makes ECMP hash on the destination queue pair.
 
 Instruction encoding and helpers: linux/bpf.h, linux/filter.h.
 """
@@ -17,10 +18,20 @@ import struct
 from fabtest.errors import MachineError
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_PROG_LOAD, _PROG_TYPE_SCHED_CLS, _PROG_TYPE_XDP = 5, 3, 6
+_MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD = 0, 1, 5
+_PROG_TYPE_SCHED_CLS, _PROG_TYPE_XDP = 3, 6
+_MAP_TYPE_ARRAY, _MAP_TYPE_RINGBUF = 2, 27
 _XDP_DROP, _XDP_PASS, _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 1, 2, 0, 2, -1
+_HELPER_KTIME_GET_NS = 5
 #: bpf_get_prandom_u32()
 _HELPER_GET_PRANDOM_U32 = 7
+#: bpf_skb_load_bytes(skb, offset, to, length)
+_HELPER_SKB_LOAD_BYTES = 26
+#: bpf_ringbuf_reserve(map, size, flags), bpf_ringbuf_submit(record, flags)
+_HELPER_RINGBUF_RESERVE, _HELPER_RINGBUF_SUBMIT = 131, 132
+#: struct __sk_buff
+_SKB_LEN, _SKB_IFINDEX = 0, 40
+_PSEUDO_MAP_FD, _PSEUDO_MAP_VALUE = 1, 2
 #: bpf_set_hash(skb, hash): what ECMP takes for the hash of a flow.
 _HELPER_SET_HASH = 48
 ROCE_PORT = 4791
@@ -87,6 +98,49 @@ class Program:
         """Go to a label if dst < value (unsigned; value below 2**31)."""
         self._add(0xA5, dst, offset=label, value=value)
 
+    def if_more(self, dst: int, value: int, label: str) -> None:
+        """Go to a label if dst > value (unsigned; value below 2**31)."""
+        self._add(0x25, dst, offset=label, value=value)
+
+    def add(self, dst: int, value: int) -> None:
+        """dst += value"""
+        self._add(0x07, dst, value=value)
+
+    def fetch32(self, dst: int, src: int, offset: int) -> None:
+        """dst = 32 bits at src + offset"""
+        self._add(0x61, dst, src, offset)
+
+    def store32(self, dst: int, offset: int, src: int) -> None:
+        """32 bits at dst + offset = src"""
+        self._add(0x63, dst, src, offset)
+
+    def store64(self, dst: int, offset: int, src: int) -> None:
+        """64 bits at dst + offset = src"""
+        self._add(0x7B, dst, src, offset)
+
+    def count(self, dst: int) -> None:
+        """Add 1 to the 64 bits dst points at, atomically; r1 is lost."""
+        self.set(1, 1)
+        self._add(0xDB, dst, 1)
+
+    def map(self, dst: int, handle: int) -> None:
+        """dst = a map"""
+        self._add(0x18, dst, _PSEUDO_MAP_FD, value=handle)
+        self._add(0)
+
+    def map_value(self, dst: int, handle: int) -> None:
+        """dst = address of the first value of an array"""
+        self._add(0x18, dst, _PSEUDO_MAP_VALUE, value=handle)
+        self._add(0)
+
+    def if_zero(self, dst: int, label: str) -> None:
+        """Go to a label if dst == 0."""
+        self._add(0x15, dst, offset=label)
+
+    def here(self) -> int:
+        """How many instructions there are so far."""
+        return len(self._code)
+
     def jump(self, label: str) -> None:
         """Go to a label."""
         self._add(0x05, offset=label)
@@ -110,23 +164,43 @@ class Program:
         return b"".join(out)
 
 
-def _load(program: Program, kind: int, what: str) -> int:
+def _bpf(command: int, attr: bytes, what: str) -> int:
+    """The system call. Raises MachineError."""
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise MachineError(f"no bpf system call known for {platform.machine()}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = int(libc.syscall(number, command, ctypes.create_string_buffer(attr, 128), 128))
+    if result < 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise MachineError(f"cannot {what}: {reason}", hint="it needs BPF and root")
+    return result
+
+
+def create_ring(size: int) -> int:
+    """A ring buffer of so many bytes, a power of two of at least a page; its descriptor. Raises MachineError."""
+    return _bpf(_MAP_CREATE, struct.pack("=5I", _MAP_TYPE_RINGBUF, 0, 0, size, 0), "make a BPF ring buffer")
+
+
+def create_counter() -> int:
+    """An array of one 64-bit number; its descriptor. Raises MachineError."""
+    return _bpf(_MAP_CREATE, struct.pack("=5I", _MAP_TYPE_ARRAY, 4, 8, 1, 0), "make a BPF counter")
+
+
+def read_counter(handle: int) -> int:
+    """What a counter says. Raises MachineError."""
+    key, value = ctypes.c_uint32(0), ctypes.c_uint64(0)
+    attr = struct.pack("=IxxxxQQQ", handle, ctypes.addressof(key), ctypes.addressof(value), 0)
+    _bpf(_MAP_LOOKUP, attr, "read a BPF counter")
+    return value.value
+
+
+def _load(program: Program, kind: int, what: str) -> int:
     text = program.assemble()
     code = ctypes.create_string_buffer(text)
     licence = ctypes.create_string_buffer(b"GPL")
-    attr = ctypes.create_string_buffer(
-        struct.pack("=IIQQIIQI", kind, len(text) // 8, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0),
-        128,
-    )
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = int(libc.syscall(number, _PROG_LOAD, attr, 128))
-    if handle < 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise MachineError(f"cannot load the {what} program: {reason}", hint="it needs BPF and root")
-    return handle
+    attr = struct.pack("=IIQQIIQI", kind, len(text) // 8, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0)
+    return _bpf(_PROG_LOAD, attr, f"load the {what} program")
 
 
 def load_drop(share: float = 1.0) -> int:
@@ -170,6 +244,71 @@ def load_roce_drop() -> int:
     program.label("pass")
     program.end(_TC_ACT_UNSPEC)
     return _load(program, _PROG_TYPE_SCHED_CLS, "RoCE-dropping")
+
+
+#: A record of a tap: CLOCK_MONOTONIC in ns (64 bits), bytes on the wire and interface index (32 each), then the frame.
+TAP_FRAME = 16
+_SHORTEST = 14 + 20 + 8 + 12 + 4
+
+
+def load_roce_tap(ring: int, keep: int, full: int, sample: int, keep_sample: int, one_in: int) -> int:
+    """A classifier for the ingress of a server's port: copies the first ``keep`` bytes of each RoCEv2 frame into a
+    record of a ring; ``full`` counts those that found no room. One in ``one_in`` frames (a power of two) at random
+    goes whole into the ring ``sample`` too, if it is no longer than ``keep_sample`` and there is room; 0: none.
+
+    It leaves the frame to the classifiers after it. Raises MachineError.
+    """
+    program = Program()
+    program.copy(6, 1)
+    _roce_over(program, 4, "six")
+    program.jump("ours")
+    program.label("six")
+    _roce_over(program, 6, "pass")
+    program.label("ours")
+    program.fetch32(8, 6, _SKB_LEN)
+    program.if_less(8, _SHORTEST, "pass")
+    _record(program, ring, keep, "full")
+    if one_in:
+        program.call(_HELPER_GET_PRANDOM_U32)
+        program.mask(0, one_in - 1)
+        program.unless(0, 0, "pass")
+        program.if_more(8, keep_sample, "pass")
+        _record(program, sample, keep_sample, "pass")
+    program.end(_TC_ACT_UNSPEC)
+    program.label("full")
+    program.map_value(2, full)
+    program.count(2)
+    program.label("pass")
+    program.end(_TC_ACT_UNSPEC)
+    return _load(program, _PROG_TYPE_SCHED_CLS, "RoCE-tapping")
+
+
+def _record(program: Program, ring: int, keep: int, full: str) -> None:
+    """Put a frame into a ring; its length must be in r8 and its context in r6. r7 is lost."""
+    program.map(1, ring)
+    program.set(2, TAP_FRAME + keep)
+    program.set(3, 0)
+    program.call(_HELPER_RINGBUF_RESERVE)
+    program.if_zero(0, full)
+    program.copy(7, 0)
+    program.call(_HELPER_KTIME_GET_NS)
+    program.store64(7, 0, 0)
+    program.store32(7, 8, 8)
+    program.fetch32(1, 6, _SKB_IFINDEX)
+    program.store32(7, 12, 1)
+    here = f"short {program.here()}"
+    program.copy(4, 8)
+    program.if_less(4, keep, here)
+    program.set(4, keep)
+    program.label(here)
+    program.copy(1, 6)
+    program.set(2, 0)
+    program.copy(3, 7)
+    program.add(3, TAP_FRAME)
+    program.call(_HELPER_SKB_LOAD_BYTES)
+    program.copy(1, 7)
+    program.set(2, 0)
+    program.call(_HELPER_RINGBUF_SUBMIT)
 
 
 def load_qp_hash(salt: int) -> int:

@@ -29,7 +29,7 @@ RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE = 32
 RTM_SETNEIGHTBL = 67
 NDTA_NAME, NDTA_PARMS, NDTPA_IFINDEX, NDTPA_RETRANS_TIME = 1, 6, 1, 5
-RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 37, 44, 45
+RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 36, 37, 44, 45, 46
 TC_H_CLSACT, TC_H_CLSACT_INGRESS, CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFF0000
 TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT = 1, 2, 6, 7, 8, 1
 RTMGRP_LINK, RTMGRP_NEIGH, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE = 1, 4, 0x10, 0x40
@@ -173,17 +173,18 @@ class Batch:
         body = _TCMSG.pack(0, index, CLSACT_HANDLE, TC_H_CLSACT, 0) + _text(TCA_KIND, "clsact")
         self._add(RTM_NEWQDISC if add else RTM_DELQDISC, NLM_F_CREATE if add else 0, body, f"clsact on {index}")
 
-    def classifier(self, index: int, priority: int, name: str, program: int) -> None:
-        """A BPF classifier on what an interface receives, instead of one of the same priority."""
-        body = _TCMSG.pack(0, index, 1, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3)) + _text(TCA_KIND, "bpf")
+    def classifier(self, index: int, priority: int, name: str, program: int, handle: int = 0) -> None:
+        """A BPF classifier on what an interface receives, instead of one of the same priority and handle."""
+        body = _TCMSG.pack(0, index, handle or 1, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
+        body += _text(TCA_KIND, "bpf")
         options = struct.pack("=HHi", 8, TCA_BPF_FD, program) + _text(TCA_BPF_NAME, name)
         options += _u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT)
         body += attribute(TCA_OPTIONS, options)
         self._add(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, body, f"classifier {name} on {index}")
 
-    def remove_classifier(self, index: int, priority: int) -> None:
-        """Take the classifiers of a priority off."""
-        body = _TCMSG.pack(0, index, 0, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
+    def remove_classifier(self, index: int, priority: int, handle: int = 0) -> None:
+        """Take a classifier off, or all of a priority (handle 0)."""
+        body = _TCMSG.pack(0, index, handle, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
         self._add(RTM_DELTFILTER, 0, body, f"classifier {priority} on {index}")
 
     def retransmit(self, index: int, milliseconds: int) -> None:
@@ -465,6 +466,9 @@ class NetlinkSocket:
             RTM_GETROUTE: _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0),
             RTM_GETNEIGH: _NDMSG.pack(family, 0, 0, 0, 0),
         }[kind]
+        return self._dump(kind, body)
+
+    def _dump(self, kind: int, body: bytes) -> Iterator[bytes]:
         self.socket.send(_HEADER.pack(16 + len(body), kind, NLM_F_REQUEST | NLM_F_DUMP, 1, 0) + body)
         while True:
             for reply, _, content in self._messages():
@@ -477,6 +481,15 @@ class NetlinkSocket:
     def links(self) -> dict[str, LinkInfo]:
         """Interfaces by name."""
         return {link.name: link for link in map(parse_link, self.dump(RTM_GETLINK))}
+
+    def classifiers(self, index: int) -> list[tuple[int, int]]:
+        """(priority, handle) of every classifier on what an interface receives."""
+        found = []
+        for body in self._dump(RTM_GETTFILTER, _TCMSG.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
+            _, _, handle, _, info = _TCMSG.unpack_from(body)
+            if handle:  # 0: the list itself
+                found.append((info >> 16, handle))
+        return found
 
     def addresses(self) -> list[AddressInfo]:
         """All addresses."""

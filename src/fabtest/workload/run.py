@@ -18,7 +18,7 @@ from fabtest.errors import FabtestError, TrafficError
 from fabtest.model import NicPort, Tier
 from fabtest.roce.engine import Snapshot, WorkerResult
 from fabtest.roce.plan import WorkerPlan
-from fabtest.roce.receiver import detach_drop
+from fabtest.roce.receiver import remove_orphans
 from fabtest.roce.send import nic_addresses, resolve
 from fabtest.roce.worker import get, put
 from fabtest.runtime.base import Lab
@@ -252,7 +252,7 @@ def _end(lab: Lab, worker: _Worker) -> None:
         for name in worker.servers:
             node = lab.node(name)
             try:
-                detach_drop(node.netns, [node.interface(p.name) for p in lab.fabric.server[name].ports])
+                remove_orphans(node.netns, [node.interface(p.name) for p in lab.fabric.server[name].ports])
             except FabtestError:
                 continue
 
