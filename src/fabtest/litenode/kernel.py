@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 
 from fabtest.litenode.intent import DEFAULT_MTU, SwitchIntent
-from fabtest.runtime.bpf import load_qp_hash
+from fabtest.runtime.bpf_programs import load_qp_hash
 from fabtest.runtime.namespaces import write_sysctls
 from fabtest.runtime.netlink import Batch, LinkInfo, NetlinkSocket
 from fabtest.sonic.sysctl import SEED, hash_sysctls

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 from pathlib import Path
 
 from fabtest.roce.ring import Received, Ring
-from fabtest.runtime.bpf import load_roce_drop
+from fabtest.runtime.bpf_programs import load_roce_drop, load_roce_tap
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
 
@@ -44,21 +45,27 @@ class Receiver:
             raise
 
     def _attach(self) -> None:
-        drop = load_roce_drop()
-        try:
+        tap = self.ring.tap
+        with contextlib.ExitStack() as programs:
+            drop = _until_attached(programs, load_roce_drop())
+            leave, final = (_until_attached(programs, load_roce_tap(tap, final=last)) for last in (False, True))
             with inside(self._netns), NetlinkSocket() as kernel:
                 links = kernel.links()
-                _remove_orphans(kernel, [links[name].index for name in self._interfaces])
-                qdiscs, filters = Batch(), Batch()
-                for name in self._interfaces:
-                    index = links[name].index
+                indexes = [links[name].index for name in self._interfaces]
+                _remove_orphans(kernel, indexes)
+                qdiscs, filters, alone = Batch(), Batch(), Batch()
+                for index in indexes:
                     qdiscs.clsact(index)
                     filters.classifier(index, DROP, "fabtest-roce-drop", drop, self._handle)
-                    filters.classifier(index, TAP, "fabtest-roce-tap", self.ring.program, self._handle)
+                    filters.classifier(index, TAP, "fabtest-roce-tap", leave, self._handle)
                 kernel.run(qdiscs, ignore=frozenset({errno.EEXIST}))
                 kernel.run(filters)
-        finally:
-            os.close(drop)
+                # The kernel asks the newest classifier first. Who is alone now is asked last whoever comes later, and
+                # may drop frames by itself.
+                for index in indexes:
+                    if [p for p, _ in kernel.classifiers(index)].count(TAP) == 1:
+                        alone.classifier(index, TAP, "fabtest-roce-tap", final, self._handle)
+                kernel.run(alone)
 
     def take(self, limit: int = 4096) -> Received | None:
         """See ``Ring.take``."""
@@ -83,6 +90,11 @@ class Receiver:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _until_attached(stack: contextlib.ExitStack, program: int) -> int:
+    stack.callback(os.close, program)
+    return program
 
 
 _GONE = frozenset({errno.ENOENT, errno.EINVAL, errno.ENODEV})

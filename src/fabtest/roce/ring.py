@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from fabtest.roce.frames import icrc_is_right
 from fabtest.roce.linear import U8, U32
-from fabtest.runtime.bpf import TAP_FRAME, create_counter, create_ring, load_roce_tap, read_counter
+from fabtest.runtime.bpf import create_counter, create_ring, read_counter
+from fabtest.runtime.bpf_programs import TAP_FRAME, Tap
 
 PAGE = mmap.PAGESIZE
 #: A record: its length with two flags (32 bits) and its page, both the kernel's; then what the tap writes.
@@ -116,7 +117,7 @@ def _power_of_two(size: int) -> int:
 
 
 class Ring:
-    """RoCEv2 frames that arrive at the ports its ``program`` is on: the first 104 bytes of each, or ``whole`` frames.
+    """RoCEv2 frames that arrive at the ports its ``tap`` is on: the first 104 bytes of each, or ``whole`` frames.
 
     ``sample``: one in so many, a power of two, is kept whole as well; 0 for none. Raises MachineError.
     """
@@ -133,15 +134,8 @@ class Ring:
         self._taken: U8 | None = None
         self._poll = select.poll()
         self._poll.register(self._records.handle, select.POLLIN)
-        #: Descriptor of the classifier that fills it.
-        self.program = -1
-        try:
-            self.program = load_roce_tap(
-                self._records.handle, keep, self._full, self._sample.handle, WHOLE, 0 if whole else sample
-            )
-        except Exception:
-            self.close()
-            raise
+        #: What a classifier needs to fill it.
+        self.tap = Tap(self._records.handle, keep, self._full, self._sample.handle, WHOLE, 0 if whole else sample)
 
     def fileno(self) -> int:
         """For selectors."""
@@ -189,8 +183,6 @@ class Ring:
         for records in (self._records, self._sample):
             records.close()
         os.close(self._full)
-        if self.program >= 0:
-            os.close(self.program)
 
     def __enter__(self) -> Ring:
         return self

@@ -1,11 +1,6 @@
-"""The kernel programs a lab needs, assembled here: a few dozen instructions do not warrant a compiler on every machine.
+"""BPF without a compiler: an assembler, maps, and the system call.
 
-``load_drop``: XDP that drops every frame, or a share of them, for failures without loss of carrier.
-``load_roce_tap``: a classifier that copies RoCEv2 headers into a ring shared with us. ``load_roce_drop``: one that
-drops RoCEv2 once captures and taps have seen it, so that a server's kernel does not answer it. ``load_qp_hash``: one that
-makes ECMP hash on the destination queue pair.
-
-Instruction encoding and helpers: linux/bpf.h, linux/filter.h.
+Instruction encoding and commands: linux/bpf.h, linux/filter.h.
 """
 
 from __future__ import annotations
@@ -19,22 +14,9 @@ from fabtest.errors import MachineError
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD = 0, 1, 5
-_PROG_TYPE_SCHED_CLS, _PROG_TYPE_XDP = 3, 6
+PROG_TYPE_SCHED_CLS, PROG_TYPE_XDP = 3, 6
 _MAP_TYPE_ARRAY, _MAP_TYPE_RINGBUF = 2, 27
-_XDP_DROP, _XDP_PASS, _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 1, 2, 0, 2, -1
-_HELPER_KTIME_GET_NS = 5
-#: bpf_get_prandom_u32()
-_HELPER_GET_PRANDOM_U32 = 7
-#: bpf_skb_load_bytes(skb, offset, to, length)
-_HELPER_SKB_LOAD_BYTES = 26
-#: bpf_ringbuf_reserve(map, size, flags), bpf_ringbuf_submit(record, flags)
-_HELPER_RINGBUF_RESERVE, _HELPER_RINGBUF_SUBMIT = 131, 132
-#: struct __sk_buff
-_SKB_LEN, _SKB_IFINDEX = 0, 40
 _PSEUDO_MAP_FD, _PSEUDO_MAP_VALUE = 1, 2
-#: bpf_set_hash(skb, hash): what ECMP takes for the hash of a flow.
-_HELPER_SET_HASH = 48
-ROCE_PORT = 4791
 
 
 class Program:
@@ -109,6 +91,18 @@ class Program:
     def fetch32(self, dst: int, src: int, offset: int) -> None:
         """dst = 32 bits at src + offset"""
         self._add(0x61, dst, src, offset)
+
+    def fetch16(self, dst: int, src: int, offset: int) -> None:
+        """dst = 16 bits at src + offset, in the machine's order"""
+        self._add(0x69, dst, src, offset)
+
+    def fetch8(self, dst: int, src: int, offset: int) -> None:
+        """dst = 8 bits at src + offset"""
+        self._add(0x71, dst, src, offset)
+
+    def if_beyond(self, dst: int, src: int, label: str) -> None:
+        """Go to a label if dst > src (unsigned)."""
+        self._add(0x2D, dst, src, label)
 
     def store32(self, dst: int, offset: int, src: int) -> None:
         """32 bits at dst + offset = src"""
@@ -195,160 +189,10 @@ def read_counter(handle: int) -> int:
     return value.value
 
 
-def _load(program: Program, kind: int, what: str) -> int:
+def load(program: Program, kind: int, what: str) -> int:
+    """Have the kernel check and take a program; its descriptor. Raises MachineError."""
     text = program.assemble()
     code = ctypes.create_string_buffer(text)
     licence = ctypes.create_string_buffer(b"GPL")
     attr = struct.pack("=IIQQIIQI", kind, len(text) // 8, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0)
     return _bpf(_PROG_LOAD, attr, f"load the {what} program")
-
-
-def load_drop(share: float = 1.0) -> int:
-    """XDP that drops a share of all frames (0 to 1), each at random; the descriptor may be closed once it is attached.
-
-    Raises MachineError.
-    """
-    program = Program()
-    if share < 1:
-        program.call(_HELPER_GET_PRANDOM_U32)
-        program.shift_right(0, 1)
-        program.if_less(0, round(share * 0x7FFFFFFF), "drop")
-        program.end(_XDP_PASS)
-        program.label("drop")
-    program.end(_XDP_DROP)
-    return _load(program, _PROG_TYPE_XDP, "frame-dropping")
-
-
-def _roce_over(program: Program, family: int, otherwise: str) -> None:
-    """Go on only with UDP to port 4791 over IPv4 without options, or IPv6."""
-    program.load(2, 12)
-    program.unless(0, 0x0800 if family == 4 else 0x86DD, otherwise)
-    if family == 4:
-        program.load(1, 14)
-        program.unless(0, 0x45, otherwise)
-    program.load(1, 23 if family == 4 else 20)
-    program.unless(0, 17, otherwise)
-    program.load(2, 36 if family == 4 else 56)
-    program.unless(0, ROCE_PORT, otherwise)
-
-
-def load_roce_drop() -> int:
-    """A classifier for the ingress of a server's port. Raises MachineError."""
-    program = Program()
-    program.copy(6, 1)
-    _roce_over(program, 4, "six")
-    program.end(_TC_ACT_SHOT)
-    program.label("six")
-    _roce_over(program, 6, "pass")
-    program.end(_TC_ACT_SHOT)
-    program.label("pass")
-    program.end(_TC_ACT_UNSPEC)
-    return _load(program, _PROG_TYPE_SCHED_CLS, "RoCE-dropping")
-
-
-#: A record of a tap: CLOCK_MONOTONIC in ns (64 bits), bytes on the wire and interface index (32 each), then the frame.
-TAP_FRAME = 16
-_SHORTEST = 14 + 20 + 8 + 12 + 4
-
-
-def load_roce_tap(ring: int, keep: int, full: int, sample: int, keep_sample: int, one_in: int) -> int:
-    """A classifier for the ingress of a server's port: copies the first ``keep`` bytes of each RoCEv2 frame into a
-    record of a ring; ``full`` counts those that found no room. One in ``one_in`` frames (a power of two) at random
-    goes whole into the ring ``sample`` too, if it is no longer than ``keep_sample`` and there is room; 0: none.
-
-    It leaves the frame to the classifiers after it. Raises MachineError.
-    """
-    program = Program()
-    program.copy(6, 1)
-    _roce_over(program, 4, "six")
-    program.jump("ours")
-    program.label("six")
-    _roce_over(program, 6, "pass")
-    program.label("ours")
-    program.fetch32(8, 6, _SKB_LEN)
-    program.if_less(8, _SHORTEST, "pass")
-    _record(program, ring, keep, "full")
-    if one_in:
-        program.call(_HELPER_GET_PRANDOM_U32)
-        program.mask(0, one_in - 1)
-        program.unless(0, 0, "pass")
-        program.if_more(8, keep_sample, "pass")
-        _record(program, sample, keep_sample, "pass")
-    program.end(_TC_ACT_UNSPEC)
-    program.label("full")
-    program.map_value(2, full)
-    program.count(2)
-    program.label("pass")
-    program.end(_TC_ACT_UNSPEC)
-    return _load(program, _PROG_TYPE_SCHED_CLS, "RoCE-tapping")
-
-
-def _record(program: Program, ring: int, keep: int, full: str) -> None:
-    """Put a frame into a ring; its length must be in r8 and its context in r6. r7 is lost."""
-    program.map(1, ring)
-    program.set(2, TAP_FRAME + keep)
-    program.set(3, 0)
-    program.call(_HELPER_RINGBUF_RESERVE)
-    program.if_zero(0, full)
-    program.copy(7, 0)
-    program.call(_HELPER_KTIME_GET_NS)
-    program.store64(7, 0, 0)
-    program.store32(7, 8, 8)
-    program.fetch32(1, 6, _SKB_IFINDEX)
-    program.store32(7, 12, 1)
-    here = f"short {program.here()}"
-    program.copy(4, 8)
-    program.if_less(4, keep, here)
-    program.set(4, keep)
-    program.label(here)
-    program.copy(1, 6)
-    program.set(2, 0)
-    program.copy(3, 7)
-    program.add(3, TAP_FRAME)
-    program.call(_HELPER_SKB_LOAD_BYTES)
-    program.copy(1, 7)
-    program.set(2, 0)
-    program.call(_HELPER_RINGBUF_SUBMIT)
-
-
-def load_qp_hash(salt: int) -> int:
-    """A classifier for the ingress of a switch's ports: the flow's hash becomes one of the addresses, the UDP source
-    port and the destination QP, with a salt of the switch's own. Raises MachineError."""
-    program = Program()
-    program.copy(6, 1)
-    _roce_over(program, 4, "six")
-    program.set(7, salt)
-    for size, at in ((4, 26), (4, 30), (2, 34)):
-        _mix(program, size, at)
-    _mix(program, 4, 46, 0xFFFFFF)  # the QP without FECN and BECN, which switches set
-    program.jump("done")
-    program.label("six")
-    _roce_over(program, 6, "pass")
-    program.set(7, salt)
-    for at in range(22, 54, 4):
-        _mix(program, 4, at)
-    _mix(program, 2, 54)
-    _mix(program, 4, 66, 0xFFFFFF)
-    program.label("done")
-    program.copy(1, 6)
-    program.copy(2, 7)
-    program.call(_HELPER_SET_HASH)
-    program.label("pass")
-    program.end(_TC_ACT_UNSPEC)
-    return _load(program, _PROG_TYPE_SCHED_CLS, "QP-hashing")
-
-
-def _mix(program: Program, size: int, at: int, mask: int = 0) -> None:
-    """r7 = a hash of r7 and a field (multiply and xor-shift; constants of MurmurHash3's finaliser)."""
-    program.load(size, at)
-    if mask:
-        program.mask(0, mask)
-    program.xor(7, 0)
-    program.multiply(7, 0x85EBCA6B)
-    program.copy32(8, 7)
-    program.shift_right(8, 13)
-    program.xor(7, 8)
-    program.multiply(7, 0xC2B2AE35)
-    program.copy32(8, 7)
-    program.shift_right(8, 16)
-    program.xor(7, 8)

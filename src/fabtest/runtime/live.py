@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fabtest.errors import ExecError, LabError, UsageError
 from fabtest.model import Endpoint, Fabric, Link
-from fabtest.runtime import bpf
+from fabtest.runtime import bpf_programs
 from fabtest.runtime.base import Capability, Fault, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
@@ -219,7 +219,7 @@ class LiveLab:
     def _set_drop(self, end: Endpoint, share: float) -> None:
         """Drop this share of the frames an end receives; 0 takes the program off."""
         node = self.node(end.node)
-        handle = bpf.load_drop(share) if share else -1
+        handle = bpf_programs.load_drop(share) if share else -1
         try:
             batch = Batch()
             batch.set_xdp(node.wire(end.port), handle)
