@@ -94,6 +94,8 @@ def test_a_cut_link_is_healed_by_retransmission(rails: Lab) -> None:
     assert result.failed_messages == 0
     assert result.ok
     assert 5 < result.outage_ms < 1400, "longer than a packet, shorter than the retry limit"
+    # A packet that is sent again counts neither with its first nor its second time.
+    assert max(q.latency.max for q in result.qps if q.latency is not None) < result.outage_ms + 100
 
 
 def test_a_path_lost_for_good_fails_and_says_so(rails: Lab) -> None:
@@ -136,6 +138,15 @@ def test_rates_are_kept(rails: Lab) -> None:
     for qp in closed.qps:
         assert qp.rx_bytes * 8 / 2 == pytest.approx(80e6, rel=0.05)
     open_loop = go(rails, text + "service: uc\n")
+    for qp in (*closed.qps, *open_loop.qps):
+        assert qp.latency is not None
+        # Every sixteenth packet.
+        assert qp.latency.count == pytest.approx(qp.data_frames_tx / 16, abs=2)
+        assert 0 < qp.latency.min <= qp.latency.p50 <= qp.latency.p99 <= qp.latency.max < 1000
+    for qp in closed.qps:
+        assert qp.rtt is not None
+        assert qp.latency is not None
+        assert qp.latency.p50 < qp.rtt.p50, "one way is shorter than both"
     for qp in open_loop.qps:
         assert qp.data_frames_tx == pytest.approx(2 * 80e6 / 8 / 4096, abs=3)
         assert (qp.lost, qp.reordered, qp.ack_rx) == (0, 0, 0)
@@ -171,6 +182,7 @@ def test_what_a_dead_path_loses_is_counted(rails: Lab) -> None:
     assert not result.ok
     assert result.lost == result.qps[0].data_frames_tx == pytest.approx(1000, abs=3)
     assert result.outage_ms == pytest.approx(1000, abs=100)
+    assert result.qps[0].latency is None, "nothing arrived"
 
 
 def test_a_limit_is_not_a_success(rails: Lab) -> None:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from fabtest.errors import FabtestError
 from fabtest.roce.compose import Composer, Port
 from fabtest.roce.dcqcn import PROFILES, RateController
@@ -35,12 +37,15 @@ TURN = 1024
 SETTLE_NS = 100_000_000
 #: One in so many frames, at random, is kept whole and has its ICRC checked.
 ICRC_SAMPLE = 64
+#: Packets with every so many-th PSN have their latency taken, the first so many of a queue pair.
+LATENCY_EVERY, MOST_LATENCIES = 16, 4096
 #: Timers are looked at this often.
 TICK_NS = 2_000_000
 #: A queue pair with another path moves to it after so many timeouts without progress (automatic path migration).
 MIGRATE_AFTER = 2
 _A = 1 << 31
 _READ_RESPONSES = frozenset(range(Op.RDMA_READ_RESPONSE_FIRST, Op.RDMA_READ_RESPONSE_ONLY + 1))
+_REQUESTS = frozenset(range(Op.RDMA_READ_REQUEST))
 _MIDDLES = frozenset({int(Op.SEND_MIDDLE), int(Op.RDMA_WRITE_MIDDLE)})
 _UC = int(Transport.UC)
 
@@ -63,7 +68,8 @@ class QueuePair:
     """One end of a queue pair, with what the engine keeps about it."""
 
     __slots__ = (
-        "acked_ns", "cnp_due_ns", "counters", "done_ns", "fcts", "flight", "in_ready", "longest_gap_ns", "next_ns",
+        "acked_ns", "came", "cnp_due_ns", "counters", "done_ns", "fcts", "flight", "in_ready", "left",
+        "longest_gap_ns", "next_ns",
         "node", "path", "path_of", "rate", "remote", "replies", "requester", "responder", "rtt_ns", "rtt_sequence",
         "rtts", "spec", "stream", "templates", "uc_next",
     )  # fmt: skip
@@ -91,6 +97,9 @@ class QueuePair:
         self.rtt_sequence = -1
         self.rtt_ns = 0
         self.rtts = array("q")
+        #: PSN -> when it left for the first time, and when it arrived for the first time.
+        self.left: dict[int, int] = {}
+        self.came: dict[int, int] = {}
         self.in_ready = False
         self.uc_next = spec.psn
         self.flight: Flight | None = None
@@ -172,6 +181,7 @@ class Engine:
         self._templates: list[int] = []
         self._words: list[int] = []
         self._seconds: list[int] = []
+        self._leaving: list[tuple[QueuePair, int]] = []
         self._ready: deque[QueuePair] = deque()
         self._paced: list[tuple[int, int, QueuePair]] = []
         self._later: list[tuple[int, int, Planned]] = []
@@ -231,6 +241,11 @@ class Engine:
 
     def _flush(self) -> None:
         if self._templates:
+            if self._leaving:
+                now = time.monotonic_ns()
+                for qp, psn in self._leaving:
+                    qp.left[psn] = now
+                self._leaving.clear()
             self.composer.send(self._templates, self._words, self._seconds)
             self._templates.clear()
             self._words.clear()
@@ -313,6 +328,11 @@ class Engine:
                     if number >= 0:
                         self._event(number, now, arrival=True)
                 responder.delivered.clear()
+        for i in np.flatnonzero(batch.psn % LATENCY_EVERY == 0).tolist():
+            qp = qps.get(qpns[i])
+            ours = qp is not None and sources[i] in qp.remote and ops[i] & 0x1F in _REQUESTS and ops[i] != CNP
+            if qp is not None and ours and len(qp.came) < MOST_LATENCIES:
+                qp.came.setdefault(psns[i], int(batch.time_ns[i]))
         for frame in node.receiver.ring.sampled():
             sampled = parse(frame)
             known = qps.get(sampled.dqpn) if sampled is not None else None
@@ -437,9 +457,11 @@ class Engine:
             # What has come due since; after a pause no more than a quantum.
             gap = requester.mtu * 8e9 / rate
             quantum = max(1, min(QUANTUM, int((now - qp.next_ns) / gap) + 1))
+        first, fresh = requester.next, requester.highest
         packets = requester.take(quantum, now)
         if not packets:
             return False
+        self._sample(qp, first, fresh, requester.next)
         for packet in packets:
             self._request(qp, packet)
         if qp.rtt_sequence < 0:
@@ -457,6 +479,15 @@ class Engine:
                     self._pace(qp, qp.next_ns)
                 return False
         return requester.ready(now)
+
+    def _sample(self, qp: QueuePair, first: int, fresh: int, stop: int) -> None:
+        """Packets ``first`` to ``stop`` leave; those from ``fresh`` on do so for the first time. Of a packet that is
+        sent again it is not known which one arrived."""
+        for sequence in range(first + -first % LATENCY_EVERY, stop, LATENCY_EVERY):
+            if sequence < fresh:
+                qp.left.pop(sequence & 0xFFFFFF, None)
+            elif len(qp.left) < MOST_LATENCIES:
+                self._leaving.append((qp, sequence & 0xFFFFFF))
 
     def _rate(self, qp: QueuePair, now: int) -> float:
         limit = qp.stream.spec.rate if qp.stream is not None else 0.0
@@ -495,9 +526,11 @@ class Engine:
         sent = qp.counters.data_tx
         due = int((elapsed - spec.at_ns) / gap) + 1 - sent if gap else QUANTUM
         template = self._template(qp, qp.path, _UC | Op.SEND_ONLY, size)
+        first = qp.uc_next
         for _ in range(min(due, QUANTUM)):
             self._put(template, qp.uc_next & 0xFFFFFF)
             qp.uc_next += 1
+        self._sample(qp, first, first, qp.uc_next)
         count = max(0, min(due, QUANTUM))
         qp.counters.data_tx += count
         qp.counters.bytes_tx += count * size
@@ -709,8 +742,8 @@ class Engine:
         return WorkerResult(
             [
                 QpResult(
-                    qp.spec.pair, qp.spec.server, asdict(qp.counters), qp.rtts, qp.fcts, qp.longest_gap_ns,
-                    qp.path, qp.done_ns,
+                    qp.spec.pair, qp.spec.server, asdict(qp.counters), qp.rtts, qp.fcts, qp.left, qp.came,
+                    qp.longest_gap_ns, qp.path, qp.done_ns,
                     asdict(qp.flight) | {"missing": len(qp.flight.missing)} if qp.flight else None,
                 )
                 for qp in self.by_pair.values()
@@ -735,13 +768,16 @@ class Engine:
 
 @dataclass(slots=True)
 class QpResult:
-    """One end of a queue pair. ``flight``: of unreliable service, what its receiver saw."""
+    """One end of a queue pair. ``left`` and ``came``: PSN -> CLOCK_MONOTONIC in ns of a sample of its packets.
+    ``flight``: of unreliable service, what its receiver saw."""
 
     pair: int
     server: str
     counters: dict[str, int]
     rtts: array[int]
     fcts: array[int]
+    left: dict[int, int]
+    came: dict[int, int]
     longest_gap_ns: int
     path: int
     done_ns: int

@@ -116,7 +116,8 @@ class Requester:
         self.unacknowledged = first_psn
         self.next = first_psn
         self.end = first_psn
-        self._highest = first_psn
+        #: What lies below has been sent before.
+        self.highest = first_psn
         self.retries = 0
         self.rnr_retries = 0
         self.failed = ""
@@ -171,7 +172,7 @@ class Requester:
                 out.append(
                     Packet((_READ_LIKE[message.verb], sequence & PSN_MASK, True, remaining, index * mtu, message))
                 )
-                if message.retransmitted or sequence < self._highest:
+                if message.retransmitted or sequence < self.highest:
                     self.counters.retransmits += 1
                 sequence = message.first + message.packets
                 self._cursor += 1
@@ -180,7 +181,7 @@ class Requester:
             length = message.length - index * mtu if last else mtu
             ask = last or (index + 1) % every == 0 or sequence + 1 == stop
             out.append(Packet((_opcode(message, index, last), sequence & PSN_MASK, ask, length, index * mtu, message)))
-            if sequence < self._highest:
+            if sequence < self.highest:
                 self.counters.retransmits += 1
             self.counters.bytes_tx += length
             sequence += 1
@@ -189,7 +190,7 @@ class Requester:
         if out:
             self.counters.data_tx += len(out)
             self.next = sequence
-            self._highest = max(self._highest, sequence)
+            self.highest = max(self.highest, sequence)
             if not self.deadline:
                 self.deadline = now + self.timeout_ns
         return out
@@ -224,13 +225,13 @@ class Requester:
         kind = syndrome >> 5
         if kind == 0:
             self.counters.ack_rx += 1
-            if self.unacknowledged <= sequence < self._highest:
+            if self.unacknowledged <= sequence < self.highest:
                 self._progress(sequence + 1, now, implied=True)
             return
         if kind == 1:
             self.counters.rnr += 1
             self.counters.nak_rx += 1
-            if not self.unacknowledged <= sequence < self._highest:
+            if not self.unacknowledged <= sequence < self.highest:
                 return
             if not self._progress(sequence, now, implied=True):
                 return
@@ -243,7 +244,7 @@ class Requester:
             self.deadline = self.not_before + self.timeout_ns
             return
         self.counters.nak_rx += 1
-        if not self.unacknowledged <= sequence < self._highest:
+        if not self.unacknowledged <= sequence < self.highest:
             return
         if syndrome == NAK_SEQUENCE:
             if self._progress(sequence, now, implied=True):
@@ -258,7 +259,7 @@ class Requester:
         sequence = self.sequence_of(psn)
         if self.failed:
             return False
-        if sequence < self.unacknowledged or sequence >= self._highest:
+        if sequence < self.unacknowledged or sequence >= self.highest:
             self.counters.duplicates += sequence < self.unacknowledged
             return False
         # Requests before it are acknowledged by it; a READ before it has lost its responses.
@@ -295,7 +296,7 @@ class Requester:
         if moved:
             self.retries = self.rnr_retries = 0
             self.next = max(self.next, self.unacknowledged)
-            self.deadline = now + self.timeout_ns if self.unacknowledged < self._highest else 0
+            self.deadline = now + self.timeout_ns if self.unacknowledged < self.highest else 0
         return reached
 
     def _back(self, sequence: int) -> None:
@@ -303,7 +304,7 @@ class Requester:
         self.next = sequence
         self._cursor = 0
         for message in self._messages:
-            if message.first >= self._highest:
+            if message.first >= self.highest:
                 break
             if message.first + message.packets > sequence:
                 message.retransmitted = True

@@ -97,6 +97,7 @@ class QpRow:
     reordered: int
     fct: Times | None
     rtt: Times | None
+    latency: Times | None
     outage_ms: float
     migrations: int
 
@@ -194,7 +195,7 @@ class RunResult:
         rows = []
         for qp in self.qps:
             row = asdict(qp)
-            for name in ("fct", "rtt"):
+            for name in ("fct", "rtt", "latency"):
                 times = row.pop(name) or {}
                 for key in ("min", "avg", "p50", "p99", "max"):
                     row[f"{name}_{key}_ms"] = times.get(key)
@@ -269,6 +270,7 @@ def _qp_row(compiled: Compiled, number: int, ends: dict[tuple[int, str], QpResul
         a["retransmits"], b["sequence_errors"] + a["sequence_errors"],
         b["duplicates"] + a["duplicates"], a["timeouts"], arrived, a["messages_failed"] + lost, lost,
         flight["reordered"] if flight else 0, times_of(near.fcts) if len(near.fcts) else None, times_of(near.rtts),
+        times_of([came - near.left[psn] for psn, came in far.came.items() if psn in near.left]),
         round(outage / 1e6, 3), a["migrations"],
     )  # fmt: skip
 
