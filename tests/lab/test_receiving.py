@@ -19,6 +19,7 @@ from fabtest.roce.arena import payload_bytes
 from fabtest.roce.capture import Capture
 from fabtest.roce.frames import Flow, finish, header
 from fabtest.roce.receiver import DROP, TAP, Receiver, remove_orphans
+from fabtest.roce.ring import WHOLE
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import NetlinkSocket
 from fabtest.runtime.processes import program
@@ -90,7 +91,7 @@ def test_frames_of_every_length_and_family_are_kept(wire: socket.socket) -> None
     ]
     with (
         Receiver(FAR_PATH, ["far0"], sample=1) as receiver,
-        Receiver(FAR_PATH, ["far0"], whole=True, slots=64) as all_of,
+        Receiver(FAR_PATH, ["far0"], keep=WHOLE, sample=0, slots=64) as all_of,
     ):
         for each in sent:
             wire.send(each)

@@ -132,6 +132,17 @@ def test_congestion_marks_make_cnps_and_rates_fall(rails: Lab) -> None:
     assert slowed.ok
 
 
+def test_marked_read_responses_slow_their_responder(rails: Lab) -> None:
+    """The data of a READ comes from the responder: it gets the CNPs, and its rate falls."""
+    text = "pattern: storage-read\nservers: [gpu1, gpu2]\nrails: [1]\nduration: 1s\nmessage_size: 64KB\ntransport: {line_rate: 2Gbps}\n"
+    free = go(rails, text)
+    slowed = go(rails, text, ecn=3, congestion_control="dcqcn-2015", dilation=100.0, cnp_interval_ns=5_000_000)
+    assert free.qps[0].cnp_rx == 0
+    assert slowed.qps[0].cnp_rx > 10
+    assert 0 < slowed.jobs[0].goodput < 0.2 * free.jobs[0].goodput
+    assert slowed.ok
+
+
 def test_rates_are_kept(rails: Lab) -> None:
     text = "pattern: point-to-point\npairs: [[gpu3, gpu4]]\nrails: [1, 2]\nduration: 2s\nrate: 80Mbps\nmessage_size: 4096\n"
     closed = go(rails, text)

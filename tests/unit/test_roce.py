@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabtest.roce.frames import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc, icrc_is_right, parse
+from fabtest.roce.frames import Flow, icrc, icrc_is_right, parse
 from fabtest.roce.stream import FlowRecord, outage_of
 from fabtest.roce.transfer import Tally
+from tests.unit.scapy_frames import ACKNOWLEDGE, SEND_ONLY, Template
 
 #: facts of Linux 6.1 rxe: RC SEND_ONLY over IPv6, ACKs over IPv4 and IPv6.
 RXE = (

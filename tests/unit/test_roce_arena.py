@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabtest.roce.arena import Arena
-from fabtest.roce.frames import Flow, Template, finish, header, icrc_is_right, parse, read
+from fabtest.roce.frames import Flow, finish, header, icrc_is_right, parse, read
 from fabtest.roce.linear import byte_table, word_change, word_tables
 from fabtest.roce.opcodes import Op, Transport
 from fabtest.roce.ring import FRAME, columns
+from tests.unit.scapy_frames import Template
 
 MACS = (bytes.fromhex("020000000001"), bytes.fromhex("020000000002"))
 

@@ -295,11 +295,13 @@ def _measure(
         findings.append(Finding(where, f"not back at full width {repair_s(lab.fabric):g} s after the repair"))
     good = (
         f"{deed} under {FLOWS} flows, half each way, cost {result.lost} of "
-        f"{result.sent} packets and at most {result.outage_ms:.0f} ms of a flow ({bound_ms} allowed); "
+        f"{result.sent} packets and at most {result.outage_ms:.0f} ms of a flow ({bound_ms} allowed; each sends every "
+        f"{INTERVAL_S * 1000:g} ms); "
         f"full width again {restored or 0:.1f} s after the repair"
     )
     return judge(
         check, good, findings, lost=result.lost, sent=result.sent, outage_ms=round(result.outage_ms), bound_ms=bound_ms,
+        interval_ms=round(INTERVAL_S * 1000),
         flows_hit=result.disturbed, flows=FLOWS, 
         restored_s=round(restored if restored is not None else time.monotonic() - mended, 2),
     )  # fmt: skip

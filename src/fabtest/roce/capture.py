@@ -95,14 +95,3 @@ def close_all(captures: Iterable[Capture]) -> None:
     if chosen:
         with ThreadPoolExecutor(min(64, len(chosen))) as pool:
             list(pool.map(Capture.close, chosen))
-
-
-def listen(netns: str | os.PathLike[str], family: int) -> socket.socket:
-    """A UDP socket on port 4791, so that the kernel does not answer with ICMP port unreachable."""
-    with inside(netns):
-        kind = socket.AF_INET if family == 4 else socket.AF_INET6
-        udp = socket.socket(kind, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    udp.bind(("0.0.0.0" if family == 4 else "::", UDP_PORT))
-    return udp

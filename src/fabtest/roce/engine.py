@@ -172,7 +172,7 @@ class Engine:
         for spec in plan.qps:
             node = self.nodes[spec.server]
             qp = QueuePair(spec, node, plan.transport)
-            if profile is not None and spec.requester:
+            if profile is not None:  # of a responder: for its READ responses
                 tuned = profile.at(plan.transport.line_rate * plan.transport.dilation, plan.transport.dilation)
                 qp.rate = RateController(tuned, plan.transport.line_rate)
             node.qps[spec.qpn] = qp
@@ -425,17 +425,37 @@ class Engine:
                 break
             qp = self._ready.popleft()
             qp.in_ready = False
-            again = self._send_replies(qp)
+            again = self._send_replies(qp, now)
             if self._send_requests(qp, now) or again:
                 self._wake(qp)
 
-    def _send_replies(self, qp: QueuePair) -> bool:
-        for _ in range(min(QUANTUM, len(qp.replies))):
+    def _send_replies(self, qp: QueuePair, now: int) -> bool:
+        """Whether there are more that may go at once. READ responses keep to the rate of congestion control."""
+        if not qp.replies:
+            return False
+        paced = qp.rate is not None and not qp.spec.requester
+        quantum, rate, size = min(QUANTUM, len(qp.replies)), 0.0, 0
+        if paced and qp.replies[0][1].opcode in _READ_RESPONSES:
+            rate = self._rate(qp, now)
+            if qp.next_ns > now:
+                self._pace(qp, qp.next_ns)
+                return False
+            gap = self.plan.transport.mtu * 8e9 / rate
+            quantum = max(1, min(quantum, int((now - qp.next_ns) / gap) + 1))
+        for _ in range(quantum):
             path, reply = qp.replies.popleft()
+            size += reply.length
             second = reply.syndrome << 24 | reply.msn if reply.opcode != Op.RDMA_READ_RESPONSE_MIDDLE else 0
             template = self._template(qp, path, reply.opcode, reply.length)
             self._put(template, reply.psn, second)
             qp.counters.bytes_tx += reply.length
+        if rate and qp.rate is not None:
+            qp.rate.sent(size)
+            most = int(QUANTUM * self.plan.transport.mtu * 8e9 / rate)
+            qp.next_ns = max(qp.next_ns, now - most) + int(size * 8e9 / rate)
+            if qp.replies and qp.next_ns > now:
+                self._pace(qp, qp.next_ns)
+                return False
         return bool(qp.replies)
 
     def _send_requests(self, qp: QueuePair, now: int) -> bool:
@@ -468,6 +488,9 @@ class Engine:
             qp.rtt_sequence, qp.rtt_ns = requester.next - 1, now
         if not qp.acked_ns:
             qp.acked_ns = now
+        if rate and packets[0][0] == Op.RDMA_READ_REQUEST:
+            # Its data is the responder's: congestion control of that end paces it.
+            rate = stream.spec.rate if stream is not None else 0.0
         if rate:
             size = sum(p[3] for p in packets)
             if qp.rate is not None:
@@ -701,7 +724,7 @@ class Engine:
     def _send_replies_only(self) -> None:
         for qp in self.by_pair.values():
             if qp.replies:
-                self._send_replies(qp)
+                self._send_replies(qp, time.monotonic_ns())
 
     def _done(self, now: int, streams_end: int) -> bool:
         if now < streams_end or self._open_messages > 0 or self._later or self._sized:

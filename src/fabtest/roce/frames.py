@@ -1,8 +1,7 @@
 """RoCEv2 frames (InfiniBand Architecture Specification, annex A17): Ethernet, IP, UDP 4791, BTH, payload, ICRC.
 
-Reading and patching without scapy, which is a hundred times slower; ``fabtest.roce.packets`` has its layers. A
-``Template`` is built once with scapy; frames that differ in UDP source port and PSN are patched from it, with the ICRC
-computed afresh.
+Building and reading without scapy, which is a hundred times slower; ``fabtest.roce.packets`` has its layers, and builds
+the same frames.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from fabtest.roce.opcodes import NAMES, extensions
 
 Address = IPv4Address | IPv6Address
 UDP_PORT = 4791
-SEND_ONLY, ACKNOWLEDGE = 0x04, 0x11
-#: Syndrome 0x1f: acknowledged, credits not used (AETH, IBTA 9.7.5.2.1).
-AETH_ACK = 0x1F
 ECT0 = 0b10
 PSN_MODULO = 1 << 24
 
@@ -57,45 +53,6 @@ class RoceHeader:
     def key(self) -> tuple[bytes, bytes, int]:
         """The flow it belongs to."""
         return self.src, self.dst, self.src_port
-
-
-class Template:
-    """Frames of one flow. ``opcode`` ACKNOWLEDGE carries an AETH instead of a payload."""
-
-    def __init__(self, flow: Flow, src_mac: str, dst_mac: str, payload: int = 64, opcode: int = SEND_ONLY) -> None:
-        self.flow = flow
-        self._frame = bytearray(_build(flow, src_mac, dst_mac, payload, opcode))
-        self._udp = 34 if flow.src.version == 4 else 54
-
-    def frame(self, psn: int, src_port: int | None = None) -> bytes:
-        """The whole frame, without FCS."""
-        data = self._frame
-        udp = self._udp
-        if src_port is not None:
-            struct.pack_into("!H", data, udp, src_port)
-        struct.pack_into("!I", data, udp + 16, (data[udp + 16] << 24) | (psn % PSN_MODULO))
-        data[-4:] = struct.pack("<I", icrc(data))
-        return bytes(data)
-
-
-def _build(flow: Flow, src_mac: str, dst_mac: str, payload: int, opcode: int) -> bytes:
-    from scapy.contrib.roce import AETH, BTH
-    from scapy.layers.inet import IP, UDP
-    from scapy.layers.inet6 import IPv6
-    from scapy.layers.l2 import Ether
-    from scapy.packet import Packet, Raw
-
-    tos = flow.dscp << 2 | ECT0
-    if flow.src.version == 4:
-        network: Packet = IP(src=str(flow.src), dst=str(flow.dst), tos=tos, flags="DF", ttl=64, id=0)
-    else:
-        network = IPv6(src=str(flow.src), dst=str(flow.dst), tc=tos, hlim=64)
-    pad = -payload % 4
-    transport = BTH(opcode=opcode, dqpn=flow.dqpn, psn=0, padcount=0 if opcode == ACKNOWLEDGE else pad, migreq=1)
-    body = AETH(syndrome=AETH_ACK, msn=1) if opcode == ACKNOWLEDGE else Raw(bytes(payload + pad))
-    # UDP checksum 0, as Linux's RoCE driver sends it for both IP versions.
-    packet = Ether(src=src_mac, dst=dst_mac) / network / UDP(sport=flow.src_port, dport=UDP_PORT, chksum=0)
-    return bytes(packet / transport / body)
 
 
 _ONES = zlib.crc32(b"\xff" * 8)

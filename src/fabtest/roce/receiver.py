@@ -8,7 +8,8 @@ import itertools
 import os
 from pathlib import Path
 
-from fabtest.roce.ring import Received, Ring
+from fabtest.roce.ring import HEADERS, Received, Ring
+from fabtest.runtime.base import Lab
 from fabtest.runtime.bpf_programs import load_roce_drop, load_roce_tap
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import Batch, NetlinkSocket
@@ -31,13 +32,13 @@ class Receiver:
         interfaces: list[str],
         *,
         slots: int = SLOTS,
-        whole: bool = False,
+        keep: int = HEADERS,
         sample: int = 64,
     ) -> None:
         self._netns = netns
         self._interfaces = interfaces
         self._handle = next(_numbers) % 1023 + 1 << _PID_BITS | os.getpid()
-        self.ring = Ring(slots=slots, whole=whole, sample=sample)
+        self.ring = Ring(slots=slots, keep=keep, sample=sample)
         try:
             self._attach()
         except Exception:
@@ -116,3 +117,10 @@ def remove_orphans(netns: str | os.PathLike[str], interfaces: list[str]) -> None
     with inside(netns), NetlinkSocket() as kernel:
         links = kernel.links()
         _remove_orphans(kernel, [links[name].index for name in interfaces if name in links])
+
+
+def receiver_at(lab: Lab, server: str, *, slots: int = 4096, keep: int = HEADERS, sample: int = 64) -> Receiver:
+    """A receiver at all ports of a server of a lab."""
+    node = lab.node(server)
+    interfaces = [node.interface(port.name) for port in lab.fabric.server[server].ports]
+    return Receiver(node.netns, interfaces, slots=slots, keep=keep, sample=sample)

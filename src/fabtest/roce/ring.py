@@ -117,13 +117,12 @@ def _power_of_two(size: int) -> int:
 
 
 class Ring:
-    """RoCEv2 frames that arrive at the ports its ``tap`` is on: the first 104 bytes of each, or ``whole`` frames.
+    """RoCEv2 frames that arrive at the ports its ``tap`` is on: the first ``keep`` bytes of each, a multiple of 8.
 
     ``sample``: one in so many, a power of two, is kept whole as well; 0 for none. Raises MachineError.
     """
 
-    def __init__(self, *, slots: int = 16384, whole: bool = False, sample: int = 64) -> None:
-        keep = WHOLE if whole else HEADERS
+    def __init__(self, *, slots: int = 16384, keep: int = HEADERS, sample: int = 64) -> None:
         record = FRAME + keep
         size = _power_of_two(slots * record)
         self.count = size // record
@@ -135,7 +134,7 @@ class Ring:
         self._poll = select.poll()
         self._poll.register(self._records.handle, select.POLLIN)
         #: What a classifier needs to fill it.
-        self.tap = Tap(self._records.handle, keep, self._full, self._sample.handle, WHOLE, 0 if whole else sample)
+        self.tap = Tap(self._records.handle, keep, self._full, self._sample.handle, WHOLE, sample)
 
     def fileno(self) -> int:
         """For selectors."""

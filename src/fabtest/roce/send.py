@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from fabtest.errors import TrafficError, UsageError
 from fabtest.model import NicPort
-from fabtest.roce.frames import Flow, Template
+from fabtest.roce.compose import Composer, Port
+from fabtest.roce.frames import Flow, header
+from fabtest.roce.opcodes import EXTENSION_BYTES, Op
 from fabtest.runtime.base import Lab, LiveNode
 from fabtest.runtime.namespaces import inside
 from fabtest.runtime.netlink import NUD_VALID, NetlinkSocket
@@ -81,32 +83,43 @@ def resolve(node: LiveNode, interface: str, gateway: Address, timeout: float = 3
 
 
 class Sender:
-    """A raw socket on one NIC port; frames go out as they are."""
+    """Frames of flows out of NIC ports of any servers, composed and sent together. All are of one IP version."""
 
-    def __init__(self, lab: Lab, nic: NicAddress) -> None:
-        node = lab.node(nic.server)
-        self.nic = nic
-        self.gateway_mac = resolve(node, nic.port.name, nic.gateway)
-        with inside(node.netns):
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-            self._socket.bind((nic.port.name, 0))
-        self._socket.setsockopt(socket.SOL_SOCKET, 32, struct.pack("i", 4 << 20))  # SO_SNDBUFFORCE
+    def __init__(self, lab: Lab, family: int) -> None:
+        self._lab = lab
+        self._composer = Composer(family)
+        self._ports: dict[str, tuple[Port, int]] = {}
+        self._links: dict[tuple[str, str], tuple[bytes, bytes, int]] = {}
 
-    def template(self, flow: Flow, payload: int = 64, opcode: int = 0x04) -> Template:
-        """Frames of a flow with this port's MAC addresses."""
-        return Template(flow, self.nic.port.mac, self.gateway_mac, payload, opcode)
+    def flow(
+        self, nic: NicAddress, flow: Flow, *, payload: int = 64, opcode: int = Op.SEND_ONLY, to: str = ""
+    ) -> int:  # fmt: skip
+        """A flow that leaves by a port, to its gateway or to another MAC address; its number. Raises TrafficError."""
+        node = self._lab.node(nic.server)
+        if nic.server not in self._ports:
+            port = Port(node.netns)
+            self._ports[nic.server] = port, self._composer.add_port(port)
+        key = (nic.server, nic.port.name)
+        if key not in self._links:
+            interface = node.interface(nic.port.name)
+            far = to or resolve(node, interface, nic.gateway)
+            with inside(node.netns):
+                index = socket.if_nametoindex(interface)
+            own, gateway = (bytes.fromhex(mac.replace(":", "")) for mac in (nic.port.mac, far))
+            self._links[key] = own, gateway, index
+        own, gateway, index = self._links[key]
+        extended = bytes(EXTENSION_BYTES[opcode])
+        head = header(flow, own, gateway, opcode, payload, extended=extended)
+        return self._composer.template(head, payload, self._ports[nic.server][1], index)
 
-    def send(self, frame: bytes) -> None:
-        """One frame. Raises TrafficError if the port is gone; a port that is down drops it, as hardware does."""
-        try:
-            self._socket.send(frame)
-        except OSError as error:
-            if error.errno not in (100, 105, 19, 6):  # ENETDOWN, ENOBUFS, ENODEV, ENXIO
-                raise TrafficError(f"{self.nic}: cannot send: {error.strerror}") from None
+    def send(self, flows: Sequence[int], psns: Sequence[int]) -> None:
+        """A frame of each flow; one that a port which is down drops is lost, as with hardware. Raises TrafficError."""
+        self._composer.send(flows, psns, [0] * len(flows))
 
     def close(self) -> None:
-        """Close it."""
-        self._socket.close()
+        """Close its sockets."""
+        for port, _ in self._ports.values():
+            port.close()
 
     def __enter__(self) -> Sender:
         return self

@@ -7,13 +7,17 @@ transport over a split NIC does; it tries the path again every ``RETRY_S``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fabtest.roce.capture import Capture, close_all, listen
-from fabtest.roce.frames import ACKNOWLEDGE, SEND_ONLY, Flow, Template, icrc_is_right, parse
+from fabtest.errors import TrafficError
+from fabtest.roce.frames import Flow, icrc_is_right, parse
+from fabtest.roce.opcodes import Op
+from fabtest.roce.receiver import receiver_at
+from fabtest.roce.ring import HEADERS
 from fabtest.roce.send import NicAddress, Sender
 from fabtest.runtime.base import Lab
 
@@ -98,7 +102,7 @@ def outage_of(record: FlowRecord, interval: float, until: float) -> Outage:
 
 
 class Stream:
-    """Flows between two NICs, running from ``start`` to ``stop``."""
+    """Flows between two NICs, running from ``start`` to ``stop``, over the engine's sockets and rings."""
 
     def __init__(
         self, lab: Lab, paths: Sequence[Path], src_ports: Sequence[int], *, interval: float = 0.01, payload: int = 64
@@ -111,25 +115,29 @@ class Stream:
         self._by_key: dict[tuple[bytes, bytes, int], tuple[int, int]] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._senders = [Sender(lab, p.src) for p in self.paths]
-        self._returns = [Sender(lab, p.dst) for p in self.paths] if len(self.paths) > 1 else []
-        self._templates: list[list[Template]] = []
-        self._acks: list[list[Template]] = []
-        for n, path in enumerate(self.paths):
-            flows = [Flow(path.src.address, path.dst.address, port) for port in src_ports]
-            self._templates.append([self._senders[n].template(f, payload) for f in flows])
-            for i, flow in enumerate(flows):
-                self._by_key[flow.key] = (n, i)
-            if self._returns:
-                back = [Flow(path.dst.address, path.src.address, port) for port in src_ports]
-                self._acks.append([self._returns[n].template(f, 0, ACKNOWLEDGE) for f in back])
-                for i, flow in enumerate(back):
-                    self._by_key[flow.key] = (n, i)
-        self._in = Capture(lab.node(self.paths[0].dst.server).netns, whole=True)
-        self._back = Capture(lab.node(self.paths[0].src.server).netns) if self._returns else None
-        servers = {p.src.server for p in self.paths} | {p.dst.server for p in self.paths}
         family = self.paths[0].src.address.version
-        self._listeners = [listen(lab.node(s).netns, family) for s in servers]
+        with contextlib.ExitStack() as opened:
+            self._sender = opened.enter_context(Sender(lab, family))
+            # The receiving thread answers, and composes for itself.
+            self._answerer = opened.enter_context(Sender(lab, family)) if len(self.paths) > 1 else None
+            self._flows: list[list[int]] = []
+            self._answers: list[list[int]] = []
+            for n, path in enumerate(self.paths):
+                flows = [Flow(path.src.address, path.dst.address, port) for port in src_ports]
+                self._flows.append([self._sender.flow(path.src, f, payload=payload) for f in flows])
+                back = [Flow(path.dst.address, path.src.address, port) for port in src_ports]
+                if self._answerer is not None:
+                    self._answers.append(
+                        [self._answerer.flow(path.dst, f, payload=0, opcode=Op.ACKNOWLEDGE) for f in back]
+                    )
+                for i, flow in enumerate((*flows, *back)):
+                    self._by_key[flow.key] = (n, i % len(flows))
+            keep = HEADERS + -(-payload // 8) * 8
+            self._in = opened.enter_context(receiver_at(lab, self.paths[0].dst.server, keep=keep, sample=0))
+            self._back = (
+                opened.enter_context(receiver_at(lab, self.paths[0].src.server, sample=0)) if self._answerer else None
+            )
+            self._opened = opened.pop_all()
 
     def start(self) -> None:
         """Begin to send and to receive."""
@@ -139,16 +147,15 @@ class Stream:
             self._threads.append(thread)
 
     def stop(self) -> StreamResult:
-        """End, wait for what is on its way, and count."""
+        """End, wait for what is on its way, and count. Raises TrafficError if this machine was too slow to count."""
         end = time.monotonic()
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        for sender in (*self._senders, *self._returns):
-            sender.close()
-        for listener in self._listeners:
-            listener.close()
-        close_all([c for c in (self._in, self._back) if c is not None])
+        overrun = self._in.ring.dropped()
+        self._opened.close()
+        if overrun:
+            raise TrafficError(f"this machine lost {overrun} received packets: nothing can be said about their flows")
         return StreamResult(tuple(outage_of(r, self.interval, end) for r in self.records), self.bad_icrc)
 
     def arrived(self) -> int:
@@ -171,21 +178,26 @@ class Stream:
         while not self._stop.is_set():
             now = time.monotonic()
             if self._back is not None:
-                for frame, _ in self._back.frames():
-                    header = parse(frame)
-                    if header is not None and header.opcode == ACKNOWLEDGE and header.key in self._by_key:
-                        first_silent[self._by_key[header.key][0]] = 0.0
+                while self._back.take() is not None:
+                    for header in map(parse, self._back.ring.frames()):
+                        if header is not None and header.opcode == Op.ACKNOWLEDGE and header.key in self._by_key:
+                            first_silent[self._by_key[header.key][0]] = 0.0
+                    self._back.ring.release()
+            flows, psns = [], []
             while due <= now:
                 i = turn % count
                 n = self._choose(i, path_of, first_silent, tried, now)
                 record = self.records[i]
-                self._senders[n].send(self._templates[n][i].frame(len(record.sent)))
+                flows.append(self._flows[n][i])
+                psns.append(len(record.sent))
                 record.sent.append(now)
                 record.by_path[n] = record.by_path.get(n, 0) + 1
                 if self._back is not None and not first_silent[n]:
                     first_silent[n] = now
                 turn += 1
                 due += spacing
+            if flows:
+                self._sender.send(flows, psns)
             self._stop.wait(max(TICK_S, due - time.monotonic()))
 
     def _choose(self, i: int, path_of: list[int], silent_since: list[float], tried: list[float], now: float) -> int:
@@ -205,22 +217,37 @@ class Stream:
     def _receive(self) -> None:
         quiet_since = 0.0
         while True:
+            batch = self._in.take()
             got = False
-            for frame, _ in self._in.frames():
-                header = parse(frame)
-                if header is None or header.opcode != SEND_ONLY or header.key not in self._by_key:
-                    continue
-                got = True
-                if not icrc_is_right(frame):
-                    self.bad_icrc += 1
-                    continue
-                n, i = self._by_key[header.key]
-                self.records[i].arrived.setdefault(header.psn, time.monotonic())
-                if self._returns:
-                    self._returns[n].send(self._acks[n][i].frame(header.psn))
+            if batch is not None:
+                frames, times = self._in.ring.frames(), batch.time_ns.tolist()
+                self._in.ring.release()
+                got = self._arrived(frames, times)
             now = time.monotonic()
             if got:
                 quiet_since = now
             if self._stop.is_set() and now - quiet_since > 0.3:
                 return
-            time.sleep(TICK_S)
+            if batch is None:
+                time.sleep(TICK_S)
+
+    def _arrived(self, frames: list[bytes], times_ns: list[int]) -> bool:
+        """Whether one of them is of a flow of this stream."""
+        got = False
+        answers, psns = [], []
+        for frame, at in zip(frames, times_ns, strict=True):
+            header = parse(frame)
+            if header is None or header.opcode != Op.SEND_ONLY or header.key not in self._by_key:
+                continue
+            got = True
+            if not icrc_is_right(frame):
+                self.bad_icrc += 1
+                continue
+            n, i = self._by_key[header.key]
+            self.records[i].arrived.setdefault(header.psn, at / 1e9)
+            if self._answerer is not None:
+                answers.append(self._answers[n][i])
+                psns.append(header.psn)
+        if self._answerer is not None and answers:
+            self._answerer.send(answers, psns)
+        return got

@@ -14,7 +14,7 @@ from fabtest.roce.frames import Flow, icrc_is_right, parse
 from fabtest.roce.opcodes import Op
 from fabtest.roce.open_loop import OpenLoop
 from fabtest.roce.receiver import Receiver
-from fabtest.roce.ring import Received
+from fabtest.roce.ring import WHOLE, Received
 from fabtest.roce.send import NicAddress, resolve
 from fabtest.roce.transmit import transmitter
 from fabtest.runtime.base import Lab
@@ -75,7 +75,7 @@ def transfer(
     gateway = bytes.fromhex(resolve(near, near.interface(src.port.name), src.gateway).replace(":", ""))
     own = bytes.fromhex(src.port.mac.replace(":", ""))
     arena = Arena(flow_list, own, gateway, payload, opcode=Op.SEND_ONLY)
-    with Receiver(far.netns, interfaces, slots=SLOTS, whole=True) as receiver:
+    with Receiver(far.netns, interfaces, slots=SLOTS, keep=WHOLE, sample=0) as receiver:
         arrivals = _Arrivals(
             int.from_bytes(src.address.packed[-4:], "big"), int.from_bytes(dst.address.packed[-4:], "big")
         )
