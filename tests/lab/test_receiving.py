@@ -1,4 +1,4 @@
-"""The classifiers that receive RoCEv2, in namespaces of the test's own: what they keep, drop, count and leave."""
+"""The classifiers on ingress, those that receive RoCEv2 above all, in namespaces of the test's own: what they keep, drop, count and leave."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fabtest.litenode.kernel import QP_HASH_PRIORITY, hash_by_qp
 from fabtest.roce.arena import payload_bytes
 from fabtest.roce.capture import Capture
 from fabtest.roce.frames import Flow, finish, header
@@ -215,3 +216,12 @@ def test_a_killed_receivers_classifiers_are_taken_off(wire: socket.socket) -> No
 def classifiers() -> list[int]:
     with inside(FAR_PATH), NetlinkSocket() as kernel:
         return [p for p, _ in kernel.classifiers(kernel.links()["far0"].index) if p in (TAP, DROP)]
+
+
+def test_a_new_seed_replaces_the_hash_of_queue_pairs(wire: socket.socket) -> None:
+    ip("-n", FAR, "link", "add", "Ethernet0", "type", "veth", "peer", "name", "other0")
+    with inside(FAR_PATH), NetlinkSocket() as kernel:
+        for seed in (1, 2, 3):
+            hash_by_qp(kernel, seed)
+        assert kernel.classifiers(kernel.links()["Ethernet0"].index) == [(QP_HASH_PRIORITY, 1)]
+        assert kernel.classifiers(kernel.links()["far0"].index) == []
