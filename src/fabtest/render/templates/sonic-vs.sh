@@ -104,11 +104,12 @@ boot() {
         within 60 test -e "/sys/class/net/$port" || fail "port $port does not appear"
     done <"$here/ports"
     within 60 test -S /var/run/frr/zserv.api || fail "zebra does not start"
-    # containerlab starts bgpd too, often before zebra, which bgpd would look for again only after ten seconds.
+    # The image starts bgpd too, often before zebra, which bgpd would look for again only after ten seconds. It may do so
+    # between any two of these lines: who started it does not matter, and what tells that it runs is an answer. Its
+    # socket must not be removed here: it may be that of the bgpd that has just started.
     if running bgpd; then supervisorctl stop bgpd; fi
-    rm -f /var/run/frr/bgpd.vty
     supervisorctl start bgpd
-    within 30 test -S /var/run/frr/bgpd.vty || fail "bgpd does not start"
+    within 30 vtysh -d bgpd -c 'show version' || fail "bgpd does not start"
     if [ "${FABTEST_BFD:-}" = 1 ]; then
         known bfdd || fail "this image has no bfdd: set bgp.bfd to false"
         running bfdd || supervisorctl start bfdd
