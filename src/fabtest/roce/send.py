@@ -91,10 +91,8 @@ class Sender:
         self._ports: dict[str, tuple[Port, int]] = {}
         self._links: dict[tuple[str, str], tuple[bytes, bytes, int]] = {}
 
-    def flow(
-        self, nic: NicAddress, flow: Flow, *, payload: int = 64, opcode: int = Op.SEND_ONLY, to: str = ""
-    ) -> int:  # fmt: skip
-        """A flow that leaves by a port, to its gateway or to another MAC address; its number. Raises TrafficError."""
+    def flow(self, nic: NicAddress, flow: Flow, *, payload: int = 64, opcode: int = Op.SEND_ONLY) -> int:
+        """A flow that leaves by a port to its gateway; its number. Raises TrafficError."""
         node = self._lab.node(nic.server)
         if nic.server not in self._ports:
             port = Port(node.netns)
@@ -102,7 +100,7 @@ class Sender:
         key = (nic.server, nic.port.name)
         if key not in self._links:
             interface = node.interface(nic.port.name)
-            far = to or resolve(node, interface, nic.gateway)
+            far = resolve(node, interface, nic.gateway)
             with inside(node.netns):
                 index = socket.if_nametoindex(interface)
             own, gateway = (bytes.fromhex(mac.replace(":", "")) for mac in (nic.port.mac, far))
