@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from ipaddress import IPv4Network, ip_network
@@ -15,9 +16,15 @@ from fabtest.errors import LabError, MachineError
 from fabtest.render.containerlab import LABEL
 from fabtest.runtime.containerlab.tool import Line, Ran
 
+log = logging.getLogger(__name__)
+
 NODE_NAME, LAB_NAME = "clab-node-name", "containerlab"
 #: On a container that runs containerlab itself: the folder it works in.
 TOOL = "fabtest.tool"
+MISCOUNTED = (
+    "the Docker network %s stays: the engine counts endpoints on it, though there are none (a fault of Docker before "
+    "28). The next lab of this name uses it; once Docker has been restarted, `docker network rm` removes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +105,19 @@ class Engine:
 
     def subnets(self) -> list[IPv4Network]:
         """IPv4 subnets Docker has given out."""
-        found = []
         with translated():
-            for row in self.client.api.networks():
-                for config in (row.get("IPAM") or {}).get("Config") or ():
-                    with contextlib.suppress(ValueError):
-                        network = ip_network(config.get("Subnet", ""))
-                        if isinstance(network, IPv4Network):
-                            found.append(network)
-        return found
+            return [subnet for row in self.client.api.networks() for subnet in _subnets(row)]
 
     def has_network(self, name: str) -> bool:
         """Whether there is a network of this name."""
         with translated():
             return any(row["Name"] == name for row in self.client.api.networks(names=[name]))
+
+    def subnet_of(self, name: str) -> IPv4Network | None:
+        """IPv4 subnet of the network of this name; None if there is no such network, or it has none."""
+        with translated():
+            rows = [row for row in self.client.api.networks(names=[name]) if row["Name"] == name]
+        return next((subnet for row in rows for subnet in _subnets(row)), None)
 
     def foreign_network(self, name: str) -> bool:
         """Whether there is a network of this name that containerlab did not make."""
@@ -136,42 +142,49 @@ class Engine:
                 removed.append(c.name)
             for row in self.client.api.networks(names=[network], filters={"label": LAB_NAME}):
                 if row["Name"] == network:
-                    self._remove_network(row["Id"], lab)
+                    if not self._remove_network(row["Id"], lab):
+                        log.warning(MISCOUNTED, network)
                     removed.append(network)
         return removed
 
-    def _remove_network(self, network: str, lab: str, timeout: float = 30.0) -> None:
+    def _remove_network(self, network: str, lab: str, timeout: float = 30.0) -> bool:
         """Remove a network of a lab whose containers are gone.
 
         The engine gives up a container's endpoint only after it has answered that the container is removed (or is on
         its way out, of containerlab's own doing), and keeps one for good where it was killed in between. So this
-        waits, and then cuts such endpoints off. Raises LabError if a container of someone else is on the network,
-        APIError after ``timeout`` seconds.
+        waits, and then cuts such endpoints off. Docker before 28 counts endpoints beside listing them, and where
+        several containers come or go at once the count may stay above the list until the engine starts again
+        (moby issue 42119): nothing can remove such a network, and nothing is on it. False then; the next lab of the
+        name uses it. Raises LabError if a container of someone else is on the network, APIError after ``timeout``
+        seconds.
         """
         from docker.errors import APIError
 
-        deadline = time.monotonic() + timeout
-        patience = time.monotonic() + timeout / 3
+        now = time.monotonic()
+        deadline, patience, alone_since = now + timeout, now + timeout / 3, now
         while True:
             try:
                 self._gone(lambda: self.client.api.remove_network(network))
-                return
+                return True
             except APIError as error:
                 if "active endpoints" not in str(error.explanation) or time.monotonic() > deadline:
                     raise
-            self._cut_off(network, lab, force=time.monotonic() > patience)
+            if self._cut_off(network, lab, force=time.monotonic() > patience):
+                alone_since = time.monotonic()
+            elif time.monotonic() > alone_since + timeout / 6:
+                return False
             time.sleep(0.1)
 
-    def _cut_off(self, network: str, lab: str, force: bool) -> None:
-        """With ``force``, take every endpoint off a network whose container is the lab's or is no more. Raises
-        LabError naming containers of someone else."""
+    def _cut_off(self, network: str, lab: str, force: bool) -> int:
+        """With ``force``, take every endpoint off a network whose container is the lab's or is no more. How many
+        endpoints there were. Raises LabError naming containers of someone else."""
         from docker.errors import NotFound
 
         others = []
         try:
             attached = self.client.api.inspect_network(network).get("Containers") or {}
         except NotFound:
-            return
+            return 0
         for identity, endpoint in attached.items():
             name = str(endpoint.get("Name") or identity)
             try:
@@ -187,6 +200,7 @@ class Engine:
                 f"the lab's network still has containers that are not the lab's: {', '.join(sorted(others))}",
                 hint="`docker network disconnect` them, then again",
             )
+        return len(attached)
 
     @staticmethod
     def _gone(removal: Any) -> None:
@@ -235,6 +249,15 @@ class Engine:
         return ImageInfo(
             reference, image.id, digests[0].rpartition("@")[2], dict(config.get("Labels") or {})
         )  # fmt: skip
+
+
+def _subnets(row: Mapping[str, Any]) -> Iterator[IPv4Network]:
+    """IPv4 subnets of a network as the engine lists it."""
+    for config in (row.get("IPAM") or {}).get("Config") or ():
+        with contextlib.suppress(ValueError):
+            network = ip_network(config.get("Subnet", ""))
+            if isinstance(network, IPv4Network):
+                yield network
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class ContainerlabRuntime:
         choosing = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, choosing)
         fcntl.flock(choosing, fcntl.LOCK_EX)
-        management = Management(network_name(folder.name), self._free_subnet(fabric))
+        management = self._management(fabric, network_name(folder.name))
         faults = topology_faults(containerlab_topology(fabric, folder.name, images, management))
         if faults:
             raise LabError(f"this fabric is nothing containerlab can build: {faults[0]}")
@@ -193,6 +193,18 @@ class ContainerlabRuntime:
         record.state = "up"
         folder.write(record)
         return ContainerLab(folder, fabric, self.engine)
+
+    def _management(self, fabric: Fabric, network: str) -> Management:
+        """The management network; one that the engine would not remove is used again."""
+        left = self.engine.subnet_of(network)
+        if left is None:
+            return Management(network, self._free_subnet(fabric))
+        if left.num_addresses < len(fabric.node_names) + 3:
+            raise LabError(
+                f"the Docker network {network} ({left}) of an earlier lab is still there, and too small for this one",
+                hint=f"`docker network rm {network}`, after a restart of Docker if it refuses; or choose --name",
+            )
+        return Management(network, left)
 
     def _free_subnet(self, fabric: Fabric) -> IPv4Network:
         """One that neither Docker, nor the machine's routes, nor the fabric itself uses."""
