@@ -255,7 +255,7 @@ class BgpIntent:
 
     keepalive_s: int = 3
     hold_s: int = 9
-    connect_s: int = 5
+    connect_s: int = 10
     max_paths: int = 64
     bfd: bool = False
     bfd_interval_ms: int = 300

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from fabtest.errors import ExecError, LabError
@@ -20,7 +21,7 @@ from fabtest.runtime.node import NetnsNode
 from fabtest.runtime.priority import set_nice
 from fabtest.runtime.processes import program, spawn
 from fabtest.runtime.state import LabFolder
-from fabtest.runtime.vty import vty
+from fabtest.runtime.vty import vty, vty_json
 from fabtest.sonic.lite_frr import split_by_daemon, uses_bfd
 
 WORKERS = 8
@@ -34,6 +35,8 @@ FRR_USER = "frr"
 NICE_PER_TIER, NICE_ZEBRA = 7, 15
 #: How long the daemons of a lab may take to start, all of a kind together.
 START_S = 60.0
+#: How long the tier above waits for a tier's first calls; one to a neighbour out of reach never ends.
+FIRST_CALL_S = 2.0
 
 
 def start_redis(lab: str, nodes: Iterable[NetnsNode]) -> None:
@@ -71,8 +74,8 @@ def start_zebra(lab: str, node: NetnsNode, nice: int = NICE_ZEBRA) -> int:
 def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, zebras: Mapping[str, int]) -> None:
     """bgpd and, if asked for, bfdd of each switch, once its zebra (pid by node) runs.
 
-    bgpds start tier by tier, the next when all of one listen: those below are not there to be called, or call nobody
-    at the same moment (a connection collision, RFC 4271 6.8, costs a second), and a tier's sessions come up at once.
+    bgpds start tier by tier, the next when all of one listen and have called in vain: so no two ends call each other at
+    the same moment (a connection collision, RFC 4271 6.8, costs seconds), and a tier's sessions come up at once.
     Several nodes' daemons yield to each other until ``settle``.
     """
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -95,6 +98,7 @@ def start_routing(lab: str, nodes: Sequence[NetnsNode], fabric: Fabric, zebras: 
             bgpds = start("bgpd", by_tier[tier], NICE_PER_TIER * above)
             if above:
                 wait("bgpd", by_tier[tier], bgpds)
+                list(pool.map(partial(_wait_for_first_calls, time.monotonic() + FIRST_CALL_S), by_tier[tier]))
 
 
 def loopbacks_of(folder: Path) -> list[str]:
@@ -136,6 +140,21 @@ def _wait_for(daemon: str, node: NetnsNode, pid: int, deadline: float) -> None:
                 tail = out.read_text(errors="replace").strip()[-300:] if out.is_file() else ""
                 raise LabError(f"{daemon} of {node.name} does not start", hint=tail or None) from None
             time.sleep(0.02)
+
+
+def _wait_for_first_calls(deadline: float, node: NetnsNode) -> None:
+    """Until a bgpd has called each neighbour it can reach, and waits for its connect timer now or has a session.
+
+    A neighbour is called once zebra has told bgpd that its address is reachable ("valid").
+    """
+    socket = node.folder / "run" / "bgpd.vty"
+    while time.monotonic() < deadline:
+        summary = vty_json(socket, "show bgp summary json", START_S)
+        peers = [peer for family in summary.values() for peer in family.get("peers", {}).values()]
+        calling = any(peer.get("state") == "Connect" for peer in peers)
+        if not calling and " invalid" not in vty(socket, "show bgp nexthop", START_S):
+            return
+        time.sleep(0.02)
 
 
 def boot_server(fabric: Fabric, server: Server, kernel: NetlinkSocket) -> None:

@@ -28,7 +28,7 @@ RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE = 32
 RTM_SETNEIGHTBL = 67
-NDTA_NAME, NDTA_PARMS, NDTPA_IFINDEX, NDTPA_RETRANS_TIME = 1, 6, 1, 5
+NDTA_NAME, NDTA_PARMS, NDTPA_IFINDEX, NDTPA_RETRANS_TIME, NDTPA_MCAST_PROBES = 1, 6, 1, 5, 11
 RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 36, 37, 44, 45, 46
 TC_H_CLSACT, TC_H_CLSACT_INGRESS, CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFF0000
 TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT = 1, 2, 6, 7, 8, 1
@@ -187,11 +187,13 @@ class Batch:
         body = _TCMSG.pack(0, index, handle, TC_H_CLSACT_INGRESS, priority << 16 | socket.htons(3))
         self._add(RTM_DELTFILTER, 0, body, f"classifier {priority} on {index}")
 
-    def retransmit(self, index: int, milliseconds: int) -> None:
-        """How long ARP and ND on an interface wait for an answer until they ask again (the kernel: 1 s)."""
+    def retransmit(self, index: int, milliseconds: int, times: int) -> None:
+        """How long ARP and ND on an interface wait for an answer until they ask again (the kernel: 1 s), and how often
+        they ask for a neighbour not known yet (the kernel: 3 times)."""
         for family, table in ((socket.AF_INET, "arp_cache"), (socket.AF_INET6, "ndisc_cache")):
             parameters = _u32(NDTPA_IFINDEX, index)
             parameters += attribute(NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
+            parameters += _u32(NDTPA_MCAST_PROBES, times)
             body = struct.pack("=B3x", family) + _text(NDTA_NAME, table) + attribute(NDTA_PARMS, parameters)
             self._add(RTM_SETNEIGHTBL, 0, body, f"retransmission on {index}")
 
@@ -367,16 +369,18 @@ def parse_neighbour(body: bytes) -> NeighbourInfo | None:
     return NeighbourInfo(index, address, mac, state) if address is not None else None
 
 
-#: An end of a veth whose carrier has just come may drop what it sends for some milliseconds, until the kernel has
-#: activated its queue; an ARP answer lost then is asked for again after so long, not after the usual second.
-RETRANSMIT_MS = 100
+#: An end of a veth whose carrier has just come may drop what it sends, until the kernel has activated its queue: some
+#: milliseconds, or a second where links come up by the hundred (linkwatch, net/core/link_watch.c). An ARP request lost
+#: then is sent again after so long, not after the usual second, and given up after 3 s, as is usual: a BGP session
+#: whose first call fails waits for its connect timer.
+RETRANSMIT_MS, ASK_TIMES = 100, 30
 
 
 def hasten_neighbours(kernel: NetlinkSocket, indexes: Iterable[int]) -> None:
     """Ask for neighbours again sooner on these interfaces."""
     batch = Batch()
     for index in indexes:
-        batch.retransmit(index, RETRANSMIT_MS)
+        batch.retransmit(index, RETRANSMIT_MS, ASK_TIMES)
     kernel.run(batch, ignore=frozenset({errno.ENOENT}))  # a kernel without IPv6
 
 

@@ -141,7 +141,7 @@ class BgpSpec(_Words):
     superspine_asn: Asn = Field(4200000000, description="first super-spine ASN; those of a plane share one")
     keepalive: int = Field(3, ge=1, le=21845, description="seconds")
     holdtime: int = Field(9, ge=3, le=65535, description="seconds")
-    connect_retry: int = Field(5, ge=1, le=65535, description="seconds")
+    connect_retry: int = Field(10, ge=1, le=65535, description="seconds")
     max_paths: int = Field(64, ge=1, le=256, description="ECMP width allowed")
     bfd: bool = False
     bfd_interval: int = Field(300, ge=50, le=60000, description="milliseconds, both directions")
