@@ -197,6 +197,12 @@ class Batch:
             body = struct.pack("=B3x", family) + _text(NDTA_NAME, table) + attribute(NDTA_PARMS, parameters)
             self._add(RTM_SETNEIGHTBL, 0, body, f"retransmission on {index}")
 
+    def activate(self, name: str) -> None:
+        """Have the kernel do at once what follows from a carrier that came: activate the interface's queue, tell who
+        listens. Else it does that for 200 interfaces soon and for 100 a second then (__linkwatch_run_queue), and
+        whatever the others send is dropped. Asking for one link does it (rtnl_getlink, since Linux 6.8)."""
+        self._add(RTM_GETLINK, 0, _IFINFO.pack(0, 0, 0, 0, 0) + _text(IFLA_IFNAME, name), f"link {name}")
+
     def address(self, index: int, interface: Interface, *, add: bool = True) -> None:
         """Add (idempotent) or remove an address."""
         packed = interface.ip.packed

@@ -228,6 +228,21 @@ class _Deployment:
 
         servers = [server.name for server in self.fabric.servers]
         self._each("interfaces", [*servers, *self.fabric.switch], boot)
+        self._activate()
+
+    def _activate(self) -> None:
+        """Every carrier has come; no interface drops what it sends any more, and each zebra is told."""
+        ports: dict[str, Batch] = {name: Batch() for name in self.fabric.node_names}
+        for link in self.fabric.links:
+            for end in (link.a, link.b):
+                ports[end.node].activate(end.port)
+
+        def activate(name: str) -> None:
+            with inside(namespace_path(self.lab, name)), NetlinkSocket() as kernel:
+                kernel.run(ports[name])
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(activate, ports))
 
     def _boot_switch(self, switch: Switch, kernel: NetlinkSocket) -> None:
         batch = Batch()
