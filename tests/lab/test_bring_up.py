@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from fabtest.runtime.base import Lab
 from fabtest.runtime.netns import NetnsRuntime
 from fabtest.runtime.priority import set_nice
 from fabtest.runtime.processes import program
+from fabtest.runtime.state import LabFolder
 from fabtest.runtime.vty import vty_json
 from tests.lab.conftest import running
+
+FAULT = re.compile(r"%NOTIFICATION|%ADJCHANGE.* Down")
 
 
 def nice_of(pid: int) -> tuple[int, int]:
@@ -108,3 +112,30 @@ def test_nobody_else_in_a_session_makes_way() -> None:
     finally:
         os.killpg(leader.pid, 9)
         leader.wait()
+
+
+def test_no_session_of_a_large_fabric_is_made_twice() -> None:
+    """512 sessions between 40 switches, which all start at once on this machine."""
+    with running("clos-32x8", "t-up") as lab:
+        made = 0
+        for switch in lab.fabric.switches:
+            folder = LabFolder("t-up").node(switch.name)
+            for peer, found in vty_json(folder / "run" / "bgpd.vty", "show bgp neighbors json").items():
+                assert (found["connectionsEstablished"], found["connectionsDropped"]) == (1, 0), (switch.name, peer)
+                made += 1
+            faults = [line for line in (folder / "log" / "bgpd.log").read_text().splitlines() if FAULT.search(line)]
+            assert not faults, (switch.name, faults)
+        assert made == 512
+
+
+def test_every_interface_asks_as_long_as_the_kernel_would() -> None:
+    """A neighbour that is late for a second, as in a large lab, is no neighbour out of reach."""
+    with running("clos-2x2", "t-up") as lab:
+        for node, port in (("leaf1", "Ethernet0"), ("gpu1", "eth1")):
+            folder = f"net/ipv4/neigh/{port}"
+            times, wait = (
+                int(lab.node(node).exec(["cat", f"/proc/sys/{folder}/{name}"]).stdout)
+                for name in ("mcast_solicit", "retrans_time_ms")
+            )
+            assert times * wait == 3000
+            assert wait == 100
