@@ -233,9 +233,8 @@ class _Deployment:
     def _activate(self) -> None:
         """Every carrier has come; no interface drops what it sends any more, and each zebra is told."""
         ports: dict[str, Batch] = {name: Batch() for name in self.fabric.node_names}
-        for link in self.fabric.links:
-            for end in (link.a, link.b):
-                ports[end.node].activate(end.port)
+        for end in self.fabric.link_at:
+            ports[end.node].activate(end.port)
 
         def activate(name: str) -> None:
             with inside(namespace_path(self.lab, name)), NetlinkSocket() as kernel:

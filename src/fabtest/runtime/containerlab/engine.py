@@ -22,8 +22,8 @@ NODE_NAME, LAB_NAME = "clab-node-name", "containerlab"
 #: On a container that runs containerlab itself: the folder it works in.
 TOOL = "fabtest.tool"
 MISCOUNTED = (
-    "the Docker network %s stays: the engine counts endpoints on it, though there are none (a fault of Docker before "
-    "28). The next lab of this name uses it; once Docker has been restarted, `docker network rm` removes it"
+    "the Docker network %s stays: the engine counts endpoints on it, though there are none (a fault of the engine, seen "
+    "in 20.10). The next lab of this name uses it; once Docker has been restarted, `docker network rm` removes it"
 )
 
 
@@ -152,10 +152,9 @@ class Engine:
 
         The engine gives up a container's endpoint only after it has answered that the container is removed (or is on
         its way out, of containerlab's own doing), and keeps one for good where it was killed in between. So this
-        waits, and then cuts such endpoints off. Docker before 28 counts endpoints beside listing them, and where
-        several containers come or go at once the count may stay above the list until the engine starts again
-        (moby issue 42119): nothing can remove such a network, and nothing is on it. False then; the next lab of the
-        name uses it. Raises LabError if a container of someone else is on the network, APIError after ``timeout``
+        waits, and then cuts such endpoints off. Now and then an engine (seen: 20.10; moby issue 42119) goes on counting
+        an endpoint it no longer lists, until it starts again ("Fixing inconsistent endpoint_cnt" in its log): nothing
+        can remove such a network, and nothing is on it. False then; the next lab of the name uses it. Raises LabError if a container of someone else is on the network, APIError after ``timeout``
         seconds.
         """
         from docker.errors import APIError
