@@ -22,8 +22,8 @@ NODE_NAME, LAB_NAME = "clab-node-name", "containerlab"
 #: On a container that runs containerlab itself: the folder it works in.
 TOOL = "fabtest.tool"
 MISCOUNTED = (
-    "the Docker network %s stays: the engine counts endpoints on it, though there are none (a fault of the engine, seen "
-    "in 20.10). The next lab of this name uses it; once Docker has been restarted, `docker network rm` removes it"
+    "the Docker network %s stays: the engine counts endpoints on it, though there are none (a fault of the engine, "
+    "seen in 20.10). The next lab of this name uses it; once Docker has been restarted, `docker network rm` removes it"
 )
 
 
@@ -154,8 +154,8 @@ class Engine:
         its way out, of containerlab's own doing), and keeps one for good where it was killed in between. So this
         waits, and then cuts such endpoints off. Now and then an engine (seen: 20.10; moby issue 42119) goes on counting
         an endpoint it no longer lists, until it starts again ("Fixing inconsistent endpoint_cnt" in its log): nothing
-        can remove such a network, and nothing is on it. False then; the next lab of the name uses it. Raises LabError if a container of someone else is on the network, APIError after ``timeout``
-        seconds.
+        can remove such a network, and nothing is on it. False then; the next lab of the name uses it. Raises LabError
+        if a container of someone else is on the network, APIError after ``timeout`` seconds.
         """
         from docker.errors import APIError
 
